@@ -1,0 +1,1 @@
+"""hcfl: clustered federated learning on four independent tiers."""

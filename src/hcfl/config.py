@@ -1,0 +1,208 @@
+"""The experiment as one validated object; YAML in, YAML out.
+
+A field left at `null` takes the default of its source or method; the configuration that a run writes has them filled
+in, so that running it again gives the same numbers.
+"""
+
+from collections.abc import Mapping
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Any, Literal, Self
+
+import yaml
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from hcfl.errors import InputError
+
+
+class Section(BaseModel):
+    """A part of the configuration: unknown keys are refused, values cannot change."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
+
+
+class DataConfig(Section):
+    """The federation: where the samples come from and how they are spread over clients."""
+
+    source: str = Field("digits", description="digits, or a .npz file with x, y and optionally client, concept, test")
+    kind: Literal["auto", "image", "series", "vector"] = Field(
+        "auto", description="what x holds; auto decides by shape: (N,H,W[,C]), (N,T,D) or (N,D)"
+    )
+    clients: int | None = Field(None, ge=1, description="number of clients")
+    partition: Literal["lda", "classes", "iid", "natural"] | None = Field(
+        None, description="how samples are dealt to clients; natural: the file says so itself"
+    )
+    alpha: float | None = Field(None, gt=0, description="lda: Dirichlet concentration; small = strong label shift")
+    alpha_reading: Literal["per-class", "total"] | None = Field(
+        None, description="lda: Dir(α, …, α), or Dir(α·p) with p the class proportions"
+    )
+    classes_per_client: int | None = Field(None, ge=1, description="classes: how many each client holds")
+    grouping: Literal["grouped", "random"] | None = Field(
+        None, description="classes: disjoint groups of classes, or drawn by each client"
+    )
+    concepts: int | None = Field(None, ge=1, description="number of concepts when beta > 0")
+    beta: float | None = Field(None, ge=0, le=1, description="share of the classes that concepts relabel; 0 = none")
+    beta_reading: Literal["plus-one", "literal"] = Field(
+        "plus-one", description="rotate the first ⌊Cβ⌋+1 labels, or ⌊Cβ⌋"
+    )
+    noise: Literal["none", "pair", "symmetric"] = Field("none", description="label noise on train and val")
+    noise_rate: float = Field(0.0, ge=0, le=1, description="share of the labels that are flipped")
+    val_share: float = Field(0.1, gt=0, lt=1, description="share of each client's samples held out for Val")
+    test_share: float = Field(0.2, gt=0, lt=1, description="share set aside for Test where the source has no test set")
+
+
+class ModelConfig(Section):
+    """The network."""
+
+    name: str = Field("auto", description="auto, mlp, cnn, cnn1d, or FILE.py:FUNCTION that builds (extractor, head)")
+
+
+class MethodConfig(Section):
+    """A named method and its settings."""
+
+    name: str = Field("hcfl+(fedrc)", description="see `hcfl methods`")
+    clusters: int | None = Field(None, ge=1, description="number of clusters at the start")
+    rho: float | None = Field(None, gt=0, le=2, description="HCFL+: split when max − mean distance reaches it")
+    mu: float | None = Field(None, ge=0, le=1, description="HCFL+: μ̃, how freely samples leave their client's weights")
+
+
+class TrainingConfig(Section):
+    """The loop and local training."""
+
+    rounds: int = Field(50, ge=1, description="communication rounds")
+    participation: float = Field(1.0, gt=0, le=1, description="share of the clients sampled each round")
+    epochs: int = Field(1, ge=1, description="local epochs")
+    batch: int = Field(16, ge=1, description="local batch size")
+    lr: float = Field(0.06, gt=0, description="learning rate")
+    momentum: float = Field(0.9, ge=0, lt=1, description="momentum, reset every round")
+    weight_decay: float = Field(5e-4, ge=0, description="weight decay")
+
+
+class EvaluationConfig(Section):
+    """How Test is measured."""
+
+    newcomers: Literal["persistent", "fresh"] = Field(
+        "persistent", description="virtual newcomers keep their weights through the run, or start anew each time"
+    )
+
+
+class Config(Section):
+    """One experiment."""
+
+    method: MethodConfig = MethodConfig()
+    data: DataConfig = DataConfig()
+    model: ModelConfig = ModelConfig()
+    training: TrainingConfig = TrainingConfig()
+    evaluation: EvaluationConfig = EvaluationConfig()
+    seed: int = Field(0, ge=0, description="the seed of everything")
+    device: str = Field("cpu", description="cpu, cuda, cuda:1, …")
+
+    @classmethod
+    def parse(cls, values: Mapping[str, Any]) -> Self:
+        """Validate nested values; what is wrong is said in one sentence."""
+        try:
+            return cls.model_validate(values)
+        except ValidationError as error:
+            raise InputError(_sentence(error, cls)) from None
+
+    @classmethod
+    def load(cls, path: Path) -> Self:
+        """Read a YAML file."""
+        return cls.parse(read_yaml(path))
+
+    def updated(self, section: str, **values: Any) -> Self:
+        """Return a copy with some fields of one section set."""
+        part: Section = getattr(self, section)
+        return self.model_copy(update={section: part.model_copy(update=values)})
+
+    def to_yaml(self) -> str:
+        """Return the whole configuration as YAML."""
+        return yaml.safe_dump(self.model_dump(), sort_keys=False, allow_unicode=True)
+
+
+def read_yaml(path: Path) -> dict[str, Any]:
+    """Read a configuration file as nested values, not yet validated."""
+    try:
+        values = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise InputError(f"config {path}: cannot be read ({error.strerror})") from None
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        where = getattr(error, "problem_mark", None)
+        line = f" at line {where.line + 1}" if where else ""
+        raise InputError(f"config {path}: is not valid YAML{line}") from None
+    if not isinstance(values, dict):
+        raise InputError(f"config {path}: must hold sections such as `data:` and `training:`")
+    return values
+
+
+SHORT_NAMES: dict[str, str] = {"data": "data.source", "model": "model.name", "method": "method.name"}
+"""Names for people that differ from the field's own; every other field is called by its last name."""
+
+
+def flat_fields() -> dict[str, str]:
+    """Return every setting's short name → its dotted path, for flags and keyword arguments."""
+    paths = dict(SHORT_NAMES)
+    for name, field in Config.model_fields.items():
+        if isinstance(field.annotation, type) and issubclass(field.annotation, Section):
+            for leaf in field.annotation.model_fields:
+                if f"{name}.{leaf}" not in SHORT_NAMES.values():
+                    paths[leaf] = f"{name}.{leaf}"
+        else:
+            paths[name] = name
+    return paths
+
+
+def field_at(path: str) -> Any:
+    """Return the pydantic field of a dotted path."""
+    section, _, leaf = path.rpartition(".")
+    owner: type[BaseModel] = Config
+    if section:
+        annotation = Config.model_fields[section].annotation
+        assert isinstance(annotation, type)
+        owner = annotation
+    return owner.model_fields[leaf]
+
+
+def assign(values: dict[str, Any], path: str, value: Any) -> None:
+    """Set a dotted path in nested values."""
+    keys = path.split(".")
+    node = values
+    for key in keys[:-1]:
+        child = node.setdefault(key, {})
+        if not isinstance(child, dict):
+            raise InputError(f"{path}: {key} is not a section; the sections are {', '.join(sections())}")
+        node = child
+    node[keys[-1]] = value
+
+
+def sections() -> list[str]:
+    """Return the names of the configuration's sections."""
+    return [path.split(".")[0] for path in dict.fromkeys(p.split(".")[0] for p in flat_fields().values() if "." in p)]
+
+
+def from_flat(**settings: Any) -> Config:
+    """Build a configuration from short names, as flags and `hcfl.run` use them."""
+    paths = flat_fields()
+    values: dict[str, Any] = {}
+    for name, value in settings.items():
+        if name not in paths:
+            close = get_close_matches(name, paths, n=1)
+            hint = f"; did you mean {close[0]}?" if close else ""
+            raise InputError(f"{name} = {value!r}: there is no such setting{hint}")
+        assign(values, paths[name], value)
+    return Config.parse(values)
+
+
+def _sentence(error: ValidationError, root: type[BaseModel]) -> str:
+    """Turn the first of pydantic's complaints into a sentence: field = value: what is allowed."""
+    first = error.errors()[0]
+    path = ".".join(str(part) for part in first["loc"])
+    value = first["input"]
+    if first["type"] == "extra_forbidden":
+        known = list(flat_fields().values())
+        close = get_close_matches(path, known, n=1)
+        hint = f"; did you mean {close[0]}?" if close else ""
+        return f"{path} = {value!r}: there is no such setting{hint}"
+    reason = first["msg"].removeprefix("Input ")
+    reason = reason[0].lower() + reason[1:]
+    return f"{path} = {value!r}: {reason}"

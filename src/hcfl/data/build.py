@@ -1,0 +1,234 @@
+"""Samples + settings + seed → federation: partition, concepts, noise, held-out data (spec §7 and §8)."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import ArrayLike, NDArray
+from torch import Tensor
+
+from hcfl import rng
+from hcfl.config import Config, DataConfig
+from hcfl.data import partition, shifts
+from hcfl.data.federation import VISIBLE_SHARE, Federation, Newcomer, Scaling, Truth
+from hcfl.data.sources import Samples, check_arrays, read
+from hcfl.errors import InputError
+
+Rows = NDArray[np.int64]
+
+FIT_SHARE = 0.9
+"""Share of the test samples whose labels choose a newcomer's weights; the rest measure."""
+
+DEFAULTS: dict[str, dict[str, Any]] = {
+    # Three concepts that relabel most classes and a mild label shift: no single model can serve everybody.
+    "digits": {"clients": 30, "alpha": 10.0, "beta": 0.9},
+    "": {"clients": 10, "alpha": 1.0, "beta": 0.0},
+}
+"""What a source's federation looks like unless told otherwise; the empty name is any other source."""
+
+
+def build(config: DataConfig, seed: int) -> tuple[Federation, DataConfig]:
+    """Build the federation of a configuration; return it with the settings that were used, all filled in."""
+    return assemble(read(config.source, config.kind), config, seed)
+
+
+def from_arrays(
+    x: ArrayLike,
+    y: ArrayLike,
+    client: ArrayLike | None,
+    concept: ArrayLike | None,
+    test: ArrayLike | None,
+    name: str,
+    seed: int,
+    settings: Mapping[str, Any],
+) -> Federation:
+    """Build a federation from a user's arrays."""
+    config = Config.parse({"data": {"source": name, **settings}}).data
+    optional = {"client": client, "concept": concept, "test": test}
+    given = {key: np.asarray(value) for key, value in optional.items() if value is not None}
+    samples = check_arrays(name, np.asarray(x), np.asarray(y), **given, kind=config.kind)
+    return assemble(samples, config, seed)[0]
+
+
+def assemble(samples: Samples, config: DataConfig, seed: int) -> tuple[Federation, DataConfig]:
+    """Deal samples to clients, or take the federation as the samples say it is."""
+    if samples.client is not None:
+        return _natural(samples, config, seed)
+    return _simulated(samples, filled_in(config), seed)
+
+
+def filled_in(config: DataConfig) -> DataConfig:
+    """Fill in the defaults of the source and of the chosen partition; settings of another partition are refused."""
+    defaults = DEFAULTS.get(config.source, DEFAULTS[""])
+    kind = config.partition or ("classes" if config.classes_per_client else "lda")
+    belongs = {"alpha": "lda", "alpha_reading": "lda", "classes_per_client": "classes", "grouping": "classes"}
+    for name, owner in belongs.items():
+        if (value := getattr(config, name)) is not None and kind != owner:
+            raise InputError(f"data.{name} = {value}: belongs to partition {owner}, but the partition is {kind}")
+    if kind == "natural":
+        raise InputError(f"data.partition = natural: {config.source} does not say which client holds a sample")
+    chosen: dict[str, Any] = {"partition": kind, "clients": config.clients or defaults["clients"]}
+    if kind == "lda":
+        chosen["alpha"] = config.alpha or defaults["alpha"]
+        chosen["alpha_reading"] = config.alpha_reading or "per-class"
+    if kind == "classes":
+        if config.classes_per_client is None:
+            raise InputError("data.classes_per_client = null: partition classes needs to know how many")
+        chosen["grouping"] = config.grouping or ("grouped" if config.classes_per_client == 2 else "random")
+    if config.beta is None:
+        chosen["beta"] = 0.0 if kind == "classes" else defaults["beta"]
+    chosen["concepts"] = config.concepts or 3
+    return config.model_copy(update=chosen)
+
+
+def _simulated(samples: Samples, config: DataConfig, seed: int) -> tuple[Federation, DataConfig]:
+    assert config.clients is not None
+    assert config.beta is not None
+    assert config.concepts is not None
+    y, classes, notes = samples.y, len(samples.class_names), []
+    if samples.test is not None:
+        pool, test = np.flatnonzero(~samples.test), np.flatnonzero(samples.test)
+    else:
+        pool, test = partition.holdout(y, config.test_share, rng.numpy_generator(seed, "test set"))
+
+    parts = [pool[part] for part in _deal(y[pool], config, rng.numpy_generator(seed, "partition"))]
+    used = np.unique(np.concatenate(parts))
+    if left_out := sorted(set(y[pool].tolist()) - set(y[used].tolist())):
+        notes.append(f"classes that no client holds: {', '.join(samples.class_names[c] for c in left_out)}")
+
+    shifted, labels = config.beta > 0, y.copy()
+    maps = shifts.concept_maps(classes, config.beta, config.concepts if shifted else 1, config.beta_reading)
+    same_as = shifts.distinct(maps)
+    if len(set(same_as)) < len(maps):
+        pairs = [f"{i} = {j}" for i, j in enumerate(same_as) if i != j]
+        notes.append(f"concepts that coincide: {', '.join(pairs)}")
+    concept = shifts.deal(config.clients, len(maps), rng.numpy_generator(seed, "concepts"))
+    visible = (maps != maps[0]).any(axis=0)
+    affected = np.array([visible[y[part]].mean() >= VISIBLE_SHARE for part in parts])
+    for client, part in enumerate(parts):
+        labels[part] = maps[concept[client]][y[part]]
+        if config.noise != "none":
+            generator = rng.numpy_generator(seed, "label noise", client)
+            labels[part] = shifts.flip(labels[part], classes, config.noise, config.noise_rate, generator)
+
+    fit, score = _fit_and_score(len(test), seed)
+    newcomers = tuple(
+        _newcomer(f"concept {k}" if shifted else "everybody", fit, score, table[y[test]])
+        for k, table in enumerate(maps)
+    )
+    truth = Truth(same_as[concept], affected) if shifted else None
+    names = tuple(range(config.clients))
+    federation = _federation(
+        samples, config, labels, parts, test, newcomers, names, truth, seed, tuple(notes)
+    )
+    return federation, config
+
+
+def _deal(labels: Rows, config: DataConfig, generator: np.random.Generator) -> list[Rows]:
+    assert config.clients is not None
+    if config.partition == "iid":
+        return partition.iid(labels, config.clients, generator)
+    if config.partition == "classes":
+        assert config.classes_per_client is not None
+        assert config.grouping is not None
+        return partition.classes_per_client(
+            labels, config.clients, config.classes_per_client, config.grouping, generator
+        )
+    assert config.alpha is not None
+    assert config.alpha_reading is not None
+    return partition.lda(labels, config.clients, config.alpha, config.alpha_reading, generator)
+
+
+NOT_NATURAL = ("clients", "alpha", "alpha_reading", "classes_per_client", "grouping", "concepts", "beta")
+
+
+def _natural(samples: Samples, config: DataConfig, seed: int) -> tuple[Federation, DataConfig]:
+    assert samples.client is not None
+    if config.partition not in (None, "natural"):
+        raise InputError(f"data.partition = {config.partition}: {samples.name} says itself which client holds what")
+    for name in NOT_NATURAL:
+        if (value := getattr(config, name)) is not None:
+            raise InputError(f"data.{name} = {value}: {samples.name} says itself which client holds what")
+    if config.noise != "none":
+        raise InputError(f"data.noise = {config.noise}: {samples.name} is a natural federation, its labels stay")
+    test_mask = np.zeros(len(samples.y), dtype=bool) if samples.test is None else samples.test
+    names, owner = np.unique(samples.client[~test_mask], return_inverse=True)
+    pool = np.flatnonzero(~test_mask)
+    order = np.argsort(owner, kind="stable")
+    parts = np.split(pool[order], np.cumsum(np.bincount(owner))[:-1])
+
+    test = np.flatnonzero(test_mask)
+    truth, newcomers = None, ()
+    if samples.concept is None:
+        if len(test):
+            newcomers = (_newcomer("everybody", *_fit_and_score(len(test), seed), samples.y[test]),)
+    else:
+        concepts, index = np.unique(samples.concept, return_inverse=True)
+        each = [np.unique(index[part]) for part in parts]
+        for name, found in zip(names, each, strict=True):
+            if len(found) > 1:
+                raise InputError(f"{samples.name}: client {name} has {len(found)} concepts, but a client has one")
+        truth = Truth(np.array([found[0] for found in each]), None)
+        newcomers = tuple(
+            _newcomer(
+                f"concept {concept}",
+                *(rows[part] for part in _fit_and_score(len(rows), seed)),
+                samples.y[test],
+            )
+            for k, concept in enumerate(concepts)
+            if len(rows := np.flatnonzero(index[test] == k)) > 1
+        )
+    federation = _federation(
+        samples, config, samples.y, parts, test, newcomers, tuple(names.tolist()), truth, seed, ()
+    )
+    return federation, config.model_copy(update={"partition": "natural"})
+
+
+def _fit_and_score(samples: int, seed: int) -> tuple[Rows, Rows]:
+    order = rng.numpy_generator(seed, "newcomers").permutation(samples)
+    fit = min(round(FIT_SHARE * samples), samples - 1)
+    return order[:fit], order[fit:]
+
+
+def _newcomer(name: str, fit: Rows, score: Rows, labels: NDArray[np.int64]) -> Newcomer:
+    parts = (fit, labels[fit], score, labels[score])
+    return Newcomer(name, *(torch.from_numpy(part) for part in parts))
+
+
+def _federation(
+    samples: Samples,
+    config: DataConfig,
+    labels: NDArray[np.int64],
+    parts: list[Rows],
+    test: Rows,
+    newcomers: tuple[Newcomer, ...],
+    client_names: tuple[Any, ...],
+    truth: Truth | None,
+    seed: int,
+    notes: tuple[str, ...],
+) -> Federation:
+    halves = [_train_and_val(part, config.val_share, seed, client) for client, part in enumerate(parts)]
+    x = torch.from_numpy(np.ascontiguousarray(samples.x))
+    train = tuple(half[0] for half in halves)
+    return Federation(
+        name=samples.name,
+        x=x,
+        y=torch.from_numpy(labels),
+        train=train,
+        val=tuple(half[1] for half in halves),
+        test_x=x[torch.from_numpy(test)] if len(test) else None,
+        newcomers=newcomers,
+        scaling=Scaling.of(x[torch.cat(train)]),
+        class_names=samples.class_names,
+        client_names=client_names,
+        truth=truth,
+        notes=notes,
+    )
+
+
+def _train_and_val(rows: Rows, share: float, seed: int, client: int) -> tuple[Tensor, Tensor]:
+    """Hold a share out, at least one sample; a client of one sample has nothing to hold out."""
+    order = rng.numpy_generator(seed, "validation", client).permutation(rows)
+    held_out = min(max(1, round(share * len(rows))), len(rows) - 1)
+    return torch.from_numpy(order[held_out:]), torch.from_numpy(order[:held_out])

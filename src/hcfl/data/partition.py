@@ -1,0 +1,119 @@
+"""Label shift: which client holds which samples (spec §7). Everything is decided by a seeded generator."""
+
+from collections.abc import Sequence
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hcfl.errors import InputError
+
+Labels = NDArray[np.int64]
+Rows = NDArray[np.int64]
+
+
+def _sizes(samples: int, clients: int) -> list[int]:
+    """Return client sizes as equal as possible."""
+    if clients > samples:
+        raise InputError(
+            f"data.clients = {clients}: only {samples} training samples, so some client would be left without any"
+        )
+    return [samples // clients + (client < samples % clients) for client in range(clients)]
+
+
+def iid(labels: Labels, clients: int, generator: np.random.Generator) -> list[Rows]:
+    """Deal all samples at random."""
+    order = generator.permutation(len(labels))
+    return np.split(order, np.cumsum(_sizes(len(labels), clients))[:-1])
+
+
+def lda(
+    labels: Labels,
+    clients: int,
+    alpha: float,
+    reading: Literal["total", "per-class"],
+    generator: np.random.Generator,
+) -> list[Rows]:
+    """Draw each client's class mix from a Dirichlet, then its samples without replacement.
+
+    `total`: α is the total concentration, Dir(α·p) with p the class proportions still left, as the field's scripts
+    compute it. `per-class`: the textbook Dir(α, …, α) over the classes still left. All clients are equally large and
+    every sample is used once.
+    """
+    piles = [generator.permutation(np.flatnonzero(labels == c)) for c in range(int(labels.max()) + 1)]
+    left = np.array([len(pile) for pile in piles])
+    parts = []
+    for size in _sizes(len(labels), clients):
+        held = left > 0
+        concentration = alpha * (left / left.sum() if reading == "total" else np.ones(len(left)))
+        mix = np.zeros(len(left))
+        mix[held] = generator.dirichlet(concentration[held])
+        take = _draw(left, mix, size, generator)
+        parts.append(
+            np.concatenate([pile[n - t : n] for pile, n, t in zip(piles, left, take, strict=True)])
+        )
+        left = left - take
+    return parts
+
+
+def _draw(left: Rows, mix: NDArray[np.float64], size: int, generator: np.random.Generator) -> Rows:
+    """Draw how many samples to take from each class; what an exhausted class cannot give, the others share."""
+    take = np.zeros_like(left)
+    while (missing := size - int(take.sum())) > 0:
+        room = left - take
+        share = np.where(room > 0, mix, 0)
+        share = share if share.sum() > 0 else room.astype(float)
+        take = take + np.minimum(generator.multinomial(missing, share / share.sum()), room)
+    return take
+
+
+def classes_per_client(
+    labels: Labels,
+    clients: int,
+    classes: int,
+    grouping: Literal["grouped", "random"],
+    generator: np.random.Generator,
+) -> list[Rows]:
+    """Give every client samples of exactly `classes` classes.
+
+    `grouped`: classes are shuffled into disjoint groups and clients dealt evenly over the groups. `random`: each
+    client draws its classes by itself. A class that ends in no group, or that no client draws, is left out.
+    """
+    total = int(labels.max()) + 1
+    if classes > total:
+        raise InputError(
+            f"data.classes_per_client = {classes}: the data have only {total} classes, so 1 to {total} is allowed"
+        )
+    if grouping == "grouped":
+        groups = generator.permutation(total)[: total // classes * classes].reshape(-1, classes)
+        held = groups[generator.permutation(clients) % len(groups)]
+    else:
+        held = np.stack([generator.choice(total, classes, replace=False) for _ in range(clients)])
+    parts: list[list[Rows]] = [[] for _ in range(clients)]
+    for label in range(total):
+        holders = np.flatnonzero((held == label).any(axis=1))
+        if len(holders):
+            rows = generator.permutation(np.flatnonzero(labels == label))
+            for holder, share in zip(holders, np.array_split(rows, len(holders)), strict=True):
+                parts[holder].append(share)
+    merged = [np.concatenate(part) for part in parts]
+    _nobody_empty(merged)
+    return merged
+
+
+def _nobody_empty(parts: Sequence[Rows]) -> None:
+    empty = [client for client, part in enumerate(parts) if len(part) == 0]
+    if empty:
+        raise InputError(
+            f"data.clients = {len(parts)}: client {empty[0]} would be left without samples; use fewer clients"
+        )
+
+
+def holdout(labels: Labels, share: float, generator: np.random.Generator) -> tuple[Rows, Rows]:
+    """Set a stratified share of the samples aside; return the rows that stay and those set aside."""
+    aside = []
+    for label in np.unique(labels):
+        rows = generator.permutation(np.flatnonzero(labels == label))
+        aside.append(rows[: round(share * len(rows))])
+    held_out = np.sort(np.concatenate(aside))
+    return np.setdiff1d(np.arange(len(labels)), held_out), held_out

@@ -1,0 +1,183 @@
+"""Where samples come from: the embedded digits, or a user's own arrays, checked before anything is built on them."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal, get_args
+from zipfile import BadZipFile
+
+import numpy as np
+from numpy.typing import NDArray
+from sklearn.datasets import load_digits
+
+from hcfl.errors import InputError
+
+Kind = Literal["image", "series", "vector"]
+SOURCES = ("digits",)
+"""Sources that have a name; everything else is a file."""
+
+
+@dataclass(frozen=True)
+class Samples:
+    """Labelled samples, checked: inputs with a channel axis where they are images, labels 0 … C−1."""
+
+    name: str
+    kind: Kind
+    x: NDArray[Any]
+    """uint8 or float32: (N, H, W, C), (N, T, D) or (N, D)."""
+    y: NDArray[np.int64]
+    class_names: tuple[str, ...]
+    client: NDArray[Any] | None = None
+    """Who holds each sample, where the federation is a natural one."""
+    concept: NDArray[Any] | None = None
+    """The true concept of each sample's client, where somebody knows it."""
+    test: NDArray[np.bool_] | None = None
+    """Which samples are the global test set."""
+
+
+def read(source: str, kind: str) -> Samples:
+    """Read a source by its name or file."""
+    if source == "digits":
+        digits = load_digits()
+        return check_arrays("digits", digits.images.astype(np.float32), digits.target, kind="image")
+    path = Path(source)
+    if path.suffix != ".npz":
+        raise InputError(f"data.source = {source!r}: must be {', '.join(SOURCES)} or a .npz file")
+    return read_npz(path, kind)
+
+
+def read_npz(path: Path, kind: str) -> Samples:
+    """Read a user's own arrays; nothing in the file can run code."""
+    try:
+        with np.load(path, allow_pickle=False) as archive:
+            arrays = {key: archive[key] for key in archive.files}
+    except FileNotFoundError:
+        raise InputError(f"data.source = {str(path)!r}: there is no such file") from None
+    except (OSError, ValueError, BadZipFile, EOFError) as error:
+        raise InputError(f"data.source = {str(path)!r}: cannot be read as .npz without objects ({error})") from None
+    known = ("x", "y", "client", "concept", "test")
+    for key in ("x", "y"):
+        if key not in arrays:
+            raise InputError(f"data.source = {str(path)!r}: has no array {key!r}, only {', '.join(arrays) or 'none'}")
+    for key in arrays:
+        if key not in known:
+            raise InputError(f"data.source = {str(path)!r}: array {key!r} is not one of {', '.join(known)}")
+    return check_arrays(path.name, **arrays, kind=kind)
+
+
+def check_arrays(
+    name: str,
+    x: NDArray[Any],
+    y: NDArray[Any],
+    client: NDArray[Any] | None = None,
+    concept: NDArray[Any] | None = None,
+    test: NDArray[Any] | None = None,
+    kind: str = "auto",
+) -> Samples:
+    """Refuse arrays that cannot be trained on, with the reason; return the others ready to use."""
+    x, y = np.asarray(x), np.asarray(y)
+    if x.ndim not in (2, 3, 4):
+        raise InputError(
+            f"{name}: x has shape {x.shape}, but (N,D), (N,T,D), (N,H,W) or (N,H,W,C) is needed"
+        )
+    if 0 in x.shape:
+        raise InputError(f"{name}: x has shape {x.shape}, which holds no values")
+    if y.shape != (len(x),):
+        raise InputError(f"{name}: y has shape {y.shape}, but x has {len(x)} samples, so ({len(x)},) is needed")
+    labels, class_names = _labels(name, y)
+    return Samples(
+        name=name,
+        kind=(what := _kind(name, x, kind)),
+        x=_inputs(name, x, what),
+        y=labels,
+        class_names=class_names,
+        client=_per_sample(name, "client", client, len(x)),
+        concept=_concept(name, concept, client, len(x)),
+        test=_test_mask(name, test, len(x)),
+    )
+
+
+def _kind(name: str, x: NDArray[Any], asked: str) -> Kind:
+    allowed: dict[str, tuple[int, ...]] = {"vector": (2,), "series": (3,), "image": (3, 4)}
+    if asked != "auto":
+        assert asked in get_args(Kind)
+        if x.ndim not in allowed[asked]:
+            raise InputError(f"data.kind = {asked}: {name} has x of shape {x.shape}, which is not that")
+        return asked  # type: ignore[return-value]
+    if x.ndim == 2:
+        return "vector"
+    # (N,H,W) and (N,T,D) look alike: pixels are bytes, or square.
+    return "image" if x.ndim == 4 or x.dtype == np.uint8 or x.shape[1] == x.shape[2] else "series"
+
+
+def _inputs(name: str, x: NDArray[Any], kind: Kind) -> NDArray[Any]:
+    if not (np.issubdtype(x.dtype, np.number) or x.dtype == np.bool_) or np.iscomplexobj(x):
+        raise InputError(f"{name}: x has type {x.dtype}, but numbers are needed")
+    if x.dtype != np.uint8:
+        x = x.astype(np.float32)
+        bad = ~np.isfinite(x).reshape(len(x), -1).all(axis=1)
+        if bad.any():
+            raise InputError(
+                f"{name}: x has NaN or infinite values in {bad.sum()} of {len(x)} samples, "
+                f"first in sample {int(bad.argmax())}; all must be finite"
+            )
+    if kind == "image" and x.ndim == 4 and x.shape[1] in (1, 3) and x.shape[3] > 4:
+        raise InputError(
+            f"{name}: x has shape {x.shape}, which looks like (N,C,H,W), but channels come last: "
+            "x.transpose(0, 2, 3, 1)"
+        )
+    return x[..., None] if kind == "image" and x.ndim == 3 else x
+
+
+def _labels(name: str, y: NDArray[Any]) -> tuple[NDArray[np.int64], tuple[str, ...]]:
+    if y.dtype.kind in "US":
+        names, labels = np.unique(y, return_inverse=True)
+        return _two_classes(name, labels.astype(np.int64)), tuple(str(label) for label in names)
+    if y.dtype.kind == "f" and np.isfinite(y).all() and (y == np.floor(y)).all():
+        y = y.astype(np.int64)
+    if y.dtype.kind not in "iu":
+        raise InputError(f"{name}: y has type {y.dtype}, but labels are whole numbers from 0, or names")
+    low, high = int(y.min()), int(y.max())
+    if low < 0 or high >= len(y):
+        raise InputError(
+            f"{name}: y has labels from {low} to {high}, but labels must be 0 to C−1 with fewer classes than samples"
+        )
+    return _two_classes(name, y.astype(np.int64)), tuple(str(label) for label in range(high + 1))
+
+
+def _two_classes(name: str, labels: NDArray[np.int64]) -> NDArray[np.int64]:
+    if labels.max() < 1:
+        raise InputError(f"{name}: y has a single class, but at least 2 are needed")
+    return labels
+
+
+def _per_sample(name: str, key: str, values: NDArray[Any] | None, samples: int) -> NDArray[Any] | None:
+    if values is None:
+        return None
+    values = np.asarray(values)
+    if values.shape != (samples,):
+        raise InputError(
+            f"{name}: {key} has shape {values.shape}, but one value per sample, ({samples},), is needed"
+        )
+    if values.dtype.kind not in "iubUS":
+        raise InputError(f"{name}: {key} has type {values.dtype}, but whole numbers or names are needed")
+    return values
+
+
+def _concept(
+    name: str, concept: NDArray[Any] | None, client: NDArray[Any] | None, samples: int
+) -> NDArray[Any] | None:
+    if concept is not None and client is None:
+        raise InputError(f"{name}: concept is given without client, but concepts belong to clients")
+    return _per_sample(name, "concept", concept, samples)
+
+
+def _test_mask(name: str, test: NDArray[Any] | None, samples: int) -> NDArray[np.bool_] | None:
+    mask = _per_sample(name, "test", test, samples)
+    if mask is None:
+        return None
+    if mask.dtype.kind not in "iub" or not np.isin(mask, (0, 1)).all():
+        raise InputError(f"{name}: test must be true or false for each sample")
+    mask = mask.astype(bool)
+    if not 0 < mask.sum() < samples:
+        raise InputError(f"{name}: test marks {mask.sum()} of {samples} samples, but some of each kind are needed")
+    return mask

@@ -1,0 +1,125 @@
+"""The K models of a federation as stacked tensors: one shared extractor with K heads, or K full models."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from hcfl import rng
+from hcfl.models import Builder, Network, Pair, Params, parameters_of
+
+Topology = Literal["split", "full"]
+"""`split`: one extractor for all clusters, a head each. `full`: a whole model per cluster."""
+
+EVALUATION_CHUNK = 4096
+"""Samples per forward pass where nothing is trained; bounds memory, never changes a result."""
+
+
+@dataclass(frozen=True)
+class Ensemble:
+    """Parameters of all clusters. Every tensor has a leading axis; cluster k is column k."""
+
+    extractors: Params
+    """Leading axis 1 in the split topology, K in the full one."""
+    heads: Params
+    """Leading axis K."""
+    topology: Topology
+
+    @property
+    def clusters(self) -> int:
+        """K."""
+        return len(next(iter(self.heads.values())))
+
+    def extractor(self, cluster: int) -> Params:
+        """Return the parameters of the extractor that serves this cluster."""
+        return row(self.extractors, 0 if self.topology == "split" else cluster)
+
+    def map(self, change: Callable[[Tensor], Tensor]) -> "Ensemble":
+        """Apply a change of columns (select, append, …) to everything that has one column per cluster."""
+        heads = {name: change(tensor) for name, tensor in self.heads.items()}
+        if self.topology == "split":
+            return Ensemble(self.extractors, heads, self.topology)
+        extractors = {name: change(tensor) for name, tensor in self.extractors.items()}
+        return Ensemble(extractors, heads, self.topology)
+
+    def to(self, device: torch.device) -> "Ensemble":
+        """Move all tensors."""
+        extractors = {name: tensor.to(device) for name, tensor in self.extractors.items()}
+        heads = {name: tensor.to(device) for name, tensor in self.heads.items()}
+        return Ensemble(extractors, heads, self.topology)
+
+
+def row(params: Params, index: int) -> Params:
+    """Return one model of stacked parameters."""
+    return {name: tensor[index] for name, tensor in params.items()}
+
+
+def rows(params: Params, indices: Sequence[int]) -> Params:
+    """Return some models of stacked parameters, stacked."""
+    return {name: tensor[list(indices)] for name, tensor in params.items()}
+
+
+def stack(models: Sequence[Params]) -> Params:
+    """Stack models that have the same names and shapes."""
+    return {name: torch.stack([model[name] for model in models]) for name in models[0]}
+
+
+def flatten(params: Params, skip: frozenset[str] = frozenset()) -> Tensor:
+    """Return stacked parameters as (models, parameters), without the named ones (buffers)."""
+    return torch.cat([tensor.flatten(1) for name, tensor in params.items() if name not in skip], dim=1)
+
+
+def initialise(
+    model: Builder | Pair, shape: tuple[int, ...], classes: int, topology: Topology, clusters: int, seed: int
+) -> tuple[Network, Ensemble]:
+    """Draw the initial models (spec §2, Initialisation).
+
+    A builder is called anew for every cluster: in the split topology the first extractor is shared, in the full one
+    each cluster has its own. A pair of modules keeps the extractor's weights as they were given (it may be
+    pretrained) for all clusters. Heads are always drawn independently: identical ones would never separate.
+    """
+    pairs: list[Pair] = []
+    for cluster in range(clusters):
+        with rng.scoped(seed, "initialise", cluster):
+            pairs.append(model(shape, classes) if callable(model) else _with_new_head(model))
+    network = Network(*pairs[0])
+    distinct = pairs[:1] if topology == "split" else pairs
+    extractors = stack([parameters_of(extractor) for extractor, _ in distinct])
+    heads = stack([parameters_of(head) for _, head in pairs])
+    return network, Ensemble(extractors, heads, topology)
+
+
+def _with_new_head(pair: Pair) -> Pair:
+    """Redraw the head in place, layer by layer, as its layers initialise themselves."""
+    extractor, head = pair
+    for module in head.modules():
+        if callable(reset := getattr(module, "reset_parameters", None)):
+            reset()
+    return extractor, head
+
+
+@torch.no_grad()
+def forward(network: Network, ensemble: Ensemble, inputs: Tensor) -> tuple[Tensor | None, Tensor]:
+    """Return the shared features (split topology only) and the logits of all clusters (samples, clusters, classes).
+
+    The shared extractor runs once, not once per head.
+    """
+    if ensemble.topology == "split":
+        features = network.embed(ensemble.extractor(0), inputs)
+        return features, network.logits(ensemble.heads, features)
+    logits = [
+        network.logits(rows(ensemble.heads, [k]), network.embed(ensemble.extractor(k), inputs))
+        for k in range(ensemble.clusters)
+    ]
+    return None, torch.cat(logits, dim=1)
+
+
+def class_log_probs(network: Network, ensemble: Ensemble, inputs: Callable[[slice], Tensor], samples: int) -> Tensor:
+    """log p_k(·|x) under every cluster, (samples, clusters, classes); `inputs` gives the inputs of a slice."""
+    chunks = [
+        torch.log_softmax(forward(network, ensemble, inputs(slice(start, start + EVALUATION_CHUNK)))[1], dim=2)
+        for start in range(0, samples, EVALUATION_CHUNK)
+    ]
+    return torch.cat(chunks)

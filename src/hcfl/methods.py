@@ -1,0 +1,145 @@
+"""Every named method as a declaration over the four tiers (spec §6)."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from difflib import get_close_matches
+from inspect import signature
+from typing import Any, Literal
+
+from hcfl.ensemble import Topology
+from hcfl.errors import InputError
+from hcfl.tiers import (
+    Adaptation,
+    Conditional,
+    Correlation,
+    Distance,
+    Fixed,
+    Formulation,
+    HardByLoss,
+    HardByParameters,
+    PrototypeDistance,
+    SampleWiseEM,
+    Single,
+    SoftEM,
+    SplitAndRemove,
+    Weighting,
+)
+
+
+@dataclass(frozen=True)
+class Method:
+    """One choice on each tier, how the model is shared, and how many clusters there are at the start."""
+
+    name: str
+    formulation: Formulation
+    weighting: Weighting
+    adaptation: Adaptation
+    distance: Distance | None
+    topology: Topology
+    clusters: int
+
+    def __post_init__(self) -> None:
+        if reason := conflict(self):
+            raise InputError(f"method {self.name}: {reason}")
+
+    @property
+    def needs(self) -> Literal["prototypes", "updates"] | None:
+        """Which evidence its distance needs from clients."""
+        return None if self.distance is None else self.distance.needs
+
+
+def conflict(method: Method) -> str | None:
+    """Return why these choices do not make a method, or None if they do."""
+    if method.clusters < 1:
+        return f"clusters = {method.clusters}, but at least 1 is needed to start from"
+    if isinstance(method.weighting, Single) and method.clusters != 1:
+        return f"clusters = {method.clusters}, but single weights put every client into one cluster"
+    if isinstance(method.weighting, Single) and method.adaptation.adaptive:
+        return "single weights put every client into one cluster, so there is nothing to split"
+    if method.adaptation.adaptive and method.distance is None:
+        return "an adaptive number of clusters needs a distance to decide by"
+    if not method.adaptation.adaptive and method.distance is not None:
+        return "a fixed number of clusters never looks at a distance; leave the distance out"
+    if method.needs == "prototypes" and method.topology == "full":
+        return "prototypes are compared in one shared feature space, but full models have an extractor each"
+    return None
+
+
+def fedavg() -> Method:
+    """One global model (McMahan et al., 2017)."""
+    return Method("fedavg", Conditional(), Single(), Fixed(), None, "full", 1)
+
+
+def ifca(clusters: int = 3) -> Method:
+    """Each client trains the model with the lowest loss on its data (Ghosh et al., 2020)."""
+    return Method("ifca", Conditional(), HardByLoss(), Fixed(), None, "full", clusters)
+
+
+def fesem(clusters: int = 3) -> Method:
+    """Each client joins the model nearest to its trained parameters (Long et al., 2023)."""
+    return Method("fesem", Conditional(), HardByParameters(), Fixed(), None, "full", clusters)
+
+
+def fedem(clusters: int = 3) -> Method:
+    """Each client is a mixture of models (Marfoq et al., 2021)."""
+    return Method("fedem", Conditional(), SoftEM(), Fixed(), None, "full", clusters)
+
+
+def fedrc(clusters: int = 3) -> Method:
+    """A mixture that only concept shift can pull apart (Guo et al., 2024)."""
+    return Method("fedrc", Correlation(), SoftEM(), Fixed(), None, "full", clusters)
+
+
+def hcfl_plus_fesem(clusters: int = 1, rho: float = 0.3) -> Method:
+    """HCFL+ with hard weights by parameter distance of the heads."""
+    adaptation, distance = SplitAndRemove(rho), PrototypeDistance("ASCP")
+    return Method("hcfl+(fesem)", Conditional(), HardByParameters(), adaptation, distance, "split", clusters)
+
+
+def hcfl_plus_fedem(clusters: int = 1, rho: float = 0.3, mu: float = 0.0) -> Method:
+    """HCFL+ for personalisation: any shift separates clients."""
+    adaptation, distance = SplitAndRemove(rho), PrototypeDistance("ASCP")
+    return Method("hcfl+(fedem)", Conditional(), SampleWiseEM(mu), adaptation, distance, "split", clusters)
+
+
+def hcfl_plus_fedrc(clusters: int = 1, rho: float = 0.3, mu: float = 0.4) -> Method:
+    """HCFL+ for generalisation: only concept shift separates clients."""
+    adaptation, distance = SplitAndRemove(rho), PrototypeDistance("CSCP")
+    return Method("hcfl+(fedrc)", Correlation(), SampleWiseEM(mu), adaptation, distance, "split", clusters)
+
+
+METHODS: dict[str, Callable[..., Method]] = {
+    "fedavg": fedavg,
+    "ifca": ifca,
+    "fesem": fesem,
+    "fedem": fedem,
+    "fedrc": fedrc,
+    "hcfl+(fesem)": hcfl_plus_fesem,
+    "hcfl+(fedem)": hcfl_plus_fedem,
+    "hcfl+(fedrc)": hcfl_plus_fedrc,
+}
+"""Declarations by the name that people type."""
+
+
+def settings_of(name: str) -> dict[str, Any]:
+    """Return the settings a named method has, with their defaults."""
+    return {key: parameter.default for key, parameter in signature(_declaration(name)).parameters.items()}
+
+
+def build(name: str, **settings: Any) -> Method:
+    """Build a named method; settings it does not have are refused, those left at None keep their default."""
+    known = settings_of(name)
+    given = {key: value for key, value in settings.items() if value is not None}
+    for key, value in given.items():
+        if key not in known:
+            has = f"its settings are {', '.join(known)}" if known else "it has no settings"
+            raise InputError(f"method.{key} = {value}: {name} has no such setting; {has}")
+    return _declaration(name)(**given)
+
+
+def _declaration(name: str) -> Callable[..., Method]:
+    if name not in METHODS:
+        close = get_close_matches(name, METHODS, n=1)
+        hint = f"; did you mean {close[0]}?" if close else ""
+        raise InputError(f"method.name = {name!r}: is not one of {', '.join(METHODS)}{hint}")
+    return METHODS[name]

@@ -1,0 +1,55 @@
+"""The networks that come with hcfl, each an extractor and a linear head."""
+
+from collections.abc import Sequence
+from math import prod
+
+from torch import Tensor, nn
+
+from hcfl.errors import InputError
+from hcfl.models.network import Builder, Pair
+
+
+class AxisToFront(nn.Module):
+    """Move the last axis (channels, as users store data) to where torch's convolutions expect it."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(N, …, C) → (N, C, …), without copying: images become torch's channels-last layout."""
+        return x.movedim(-1, 1)
+
+
+def mlp(shape: tuple[int, ...], classes: int, hidden: Sequence[int] = (64, 64)) -> Pair:
+    """Build a multi-layer perceptron for inputs of any shape."""
+    widths = [prod(shape), *hidden]
+    layers: list[nn.Module] = [nn.Flatten()]
+    for before, after in zip(widths, widths[1:], strict=False):
+        layers += [nn.Linear(before, after), nn.ReLU()]
+    return nn.Sequential(*layers), nn.Linear(widths[-1], classes)
+
+
+def cnn(shape: tuple[int, ...], classes: int, channels: Sequence[int] = (32, 64, 128)) -> Pair:
+    """Build a small convolutional network for images (H, W, C) of any size."""
+    if len(shape) != 3:
+        raise InputError(f"model.name = cnn: reads images (H, W, C), but the inputs have shape {shape}")
+    layers: list[nn.Module] = [AxisToFront()]
+    for before, after in zip([shape[-1], *channels], channels, strict=False):
+        layers += [nn.Conv2d(before, after, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2, ceil_mode=True)]
+    return nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten()), nn.Linear(channels[-1], classes)
+
+
+def cnn1d(shape: tuple[int, ...], classes: int, channels: Sequence[int] = (32, 64, 128)) -> Pair:
+    """Build a small convolutional network for series (T, D) of any length."""
+    if len(shape) != 2:
+        raise InputError(f"model.name = cnn1d: reads series (T, D), but the inputs have shape {shape}")
+    layers: list[nn.Module] = [AxisToFront()]
+    for before, after in zip([shape[-1], *channels], channels, strict=False):
+        layers += [nn.Conv1d(before, after, 5, padding=2), nn.ReLU(), nn.MaxPool1d(2, ceil_mode=True)]
+    return nn.Sequential(*layers, nn.AdaptiveAvgPool1d(1), nn.Flatten()), nn.Linear(channels[-1], classes)
+
+
+MODELS: dict[str, Builder] = {"mlp": mlp, "cnn": cnn, "cnn1d": cnn1d}
+"""Builders by the name that configurations use."""
+
+
+def default_model(shape: tuple[int, ...]) -> str:
+    """Return the model for inputs of this shape: images → cnn, series → cnn1d, vectors → mlp."""
+    return {1: "mlp", 2: "cnn1d", 3: "cnn"}[len(shape)]

@@ -1,0 +1,146 @@
+"""Algorithm 1: the training loop, one function from state to state; a method only fills the tiers (spec §5)."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from time import perf_counter
+from typing import Literal, Protocol
+
+from hcfl import rng, server
+from hcfl.clusters import Change
+from hcfl.data import Federation
+from hcfl.ensemble import Ensemble
+from hcfl.evaluation import (
+    Quality,
+    bytes_down,
+    bytes_up,
+    clustering_quality,
+    meet_newcomers,
+    test_accuracy,
+    val_accuracy,
+)
+from hcfl.methods import Method
+from hcfl.models import Network
+from hcfl.state import Broadcast, ClientState, RunState, Update
+from hcfl.tiers.distance import without_shared_class
+from hcfl.training import LocalSGD
+
+
+class Engine(Protocol):
+    """Whoever executes the clients' work of a round."""
+
+    def execute(
+        self,
+        federation: Federation,
+        method: Method,
+        network: Network,
+        sgd: LocalSGD,
+        broadcast: Broadcast,
+        participants: Sequence[int],
+        states: Mapping[int, ClientState],
+        seed: int,
+    ) -> list[tuple[Update, ClientState]]:
+        """Return each participant's update and new state, in the order of `participants`."""
+        ...
+
+
+@dataclass(frozen=True)
+class Setting:
+    """Everything about a run that does not change between rounds."""
+
+    federation: Federation
+    method: Method
+    network: Network
+    engine: Engine
+    sgd: LocalSGD = field(default_factory=LocalSGD)
+    participation: float = 1.0
+    newcomers: Literal["persistent", "fresh"] = "persistent"
+    seed: int = 0
+
+
+@dataclass(frozen=True)
+class Record:
+    """What one round gave: the numbers of `metrics.jsonl`, and what changed."""
+
+    round: int
+    participants: int
+    objective: float
+    val: float | None
+    test: float | None
+    test_per_concept: tuple[float, ...]
+    clusters: int
+    cluster_sizes: dict[int, int]
+    quality: Quality
+    without_shared_class: float | None
+    down: dict[str, int]
+    up: dict[str, int]
+    seconds: float
+    changes: tuple[Change, ...]
+
+
+def begin(setting: Setting, ensemble: Ensemble) -> RunState:
+    """Return the state before the first round."""
+    federation = setting.federation
+    start = server.begin(setting.method, ensemble, federation.clients, federation.classes)
+    return RunState(start, {}, meet_newcomers(federation, ensemble.clusters))
+
+
+def sample_clients(setting: Setting, round_: int) -> list[int]:
+    """Draw this round's participants, in the order of their ids."""
+    clients = setting.federation.clients
+    wanted = max(1, round(setting.participation * clients))
+    drawn = rng.numpy_generator(setting.seed, "participants", round_).permutation(clients)[:wanted]
+    return sorted(drawn.tolist())
+
+
+def play_round(setting: Setting, state: RunState) -> tuple[RunState, Record]:
+    """Play one round."""
+    started = perf_counter()
+    federation, method, network = setting.federation, setting.method, setting.network
+
+    # 1. Sample clients and send them the models, P_k and the clusters that were added and removed.
+    message = server.broadcast(state.server, federation.classes)
+    participants = sample_clients(setting, message.round)
+
+    # 2. Clients: catch up, E-step, local training.
+    done = setting.engine.execute(
+        federation, method, network, setting.sgd, message, participants, state.clients, setting.seed
+    )
+    updates = [update for update, _ in done]
+    clients = {**state.clients, **{update.client: after for update, after in done}}
+
+    # 3. Server: aggregate, distances (tier 4), adapt (tier 3).
+    after = server.conclude(method, network, state.server, updates)
+
+    # 4. Evaluate and record.
+    val = val_accuracy(federation, network, after)
+    test = test_accuracy(
+        federation, network, method, state.server, after, state.newcomers, setting.newcomers
+    )
+    record = Record(
+        round=after.round,
+        participants=len(participants),
+        objective=sum(update.objective for update in updates) / sum(update.samples for update in updates),
+        val=val,
+        test=test.mean,
+        test_per_concept=test.per_concept,
+        clusters=len(after.clusters),
+        cluster_sizes={
+            cluster: int((after.members == column).sum()) for column, cluster in enumerate(after.clusters)
+        },
+        quality=clustering_quality(federation.truth, after.members.numpy()),
+        without_shared_class=without_shared_class(server.stack_prototypes(updates))
+        if method.needs == "prototypes"
+        else None,
+        down=bytes_down(message, method, [state.clients.get(client) for client in participants]),
+        up=bytes_up(updates),
+        seconds=perf_counter() - started,
+        changes=after.changes[len(state.server.changes) :],
+    )
+    return RunState(after, clients, test.weights), record
+
+
+def play(setting: Setting, state: RunState, rounds: int) -> Iterator[tuple[RunState, Record]]:
+    """Play until `rounds` rounds are completed."""
+    while state.server.round < rounds:
+        state, record = play_round(setting, state)
+        yield state, record

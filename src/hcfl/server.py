@@ -1,0 +1,294 @@
+"""What the server does in a round: aggregate, measure distances, adapt the clusters (spec §4 and §5)."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from hcfl.clusters import SECOND, Change, Removal, Rule, Split, remove_weights, split_weights, without
+from hcfl.ensemble import Ensemble, flatten, rows
+from hcfl.methods import Method
+from hcfl.models import Network, Params
+from hcfl.state import Broadcast, ServerState, Update
+from hcfl.tiers import Decision, Participants, Prototypes, SplitDecision
+from hcfl.tiers.formulation import class_shares
+from hcfl.tiers.weighting import uniform
+
+
+def begin(method: Method, ensemble: Ensemble, clients: int, classes: int) -> ServerState:
+    """Return the state before the first round: nobody has reported anything."""
+    clusters = ensemble.clusters
+    counts = torch.zeros(clients, clusters, classes) if method.formulation.uses_class_shares else None
+    return ServerState(
+        round=0,
+        ensemble=ensemble,
+        clusters=tuple(range(clusters)),
+        born=clusters,
+        weights=uniform(clusters).repeat(clients, 1),
+        members=torch.full((clients,), -1),
+        counts=counts,
+        sizes=torch.zeros(clients),
+        last_seen=torch.zeros(clients, dtype=torch.long),
+    )
+
+
+def broadcast(state: ServerState, classes: int) -> Broadcast:
+    """Return what the next round's participants receive."""
+    device = next(iter(state.ensemble.heads.values())).device
+    return Broadcast(
+        round=state.round + 1,
+        ensemble=state.ensemble,
+        class_shares=shares(state, classes).to(device),
+        clusters=state.clusters,
+        changes=state.changes,
+    )
+
+
+def shares(state: ServerState, classes: int) -> Tensor:
+    """P_k(y) from the latest report of all clients, also those not sampled now, (clusters, classes)."""
+    counts = torch.zeros(len(state.clusters), classes) if state.counts is None else state.counts.sum(dim=0)
+    return class_shares(counts)
+
+
+@dataclass(frozen=True)
+class Reports:
+    """This round's trained models, one row for each (participant, trained cluster)."""
+
+    owners: Tensor
+    """(rows,): position of the participant among the updates."""
+    columns: Tensor
+    """(rows,): the cluster."""
+    sizes: Tensor
+    """(rows,): N_i of the participant."""
+    models: Ensemble
+    """Heads by row; extractors by row in the full topology, by participant in the split one."""
+
+    @classmethod
+    def of(cls, updates: Sequence[Update], like: Ensemble) -> "Reports":
+        """Line up the updates."""
+        owners = [position for position, update in enumerate(updates) for _ in update.columns]
+        return cls(
+            owners=torch.tensor(owners),
+            columns=torch.tensor([column for update in updates for column in update.columns]),
+            sizes=torch.tensor([float(updates[owner].samples) for owner in owners]),
+            models=Ensemble(
+                {name: torch.cat([update.extractors[name] for update in updates]) for name in like.extractors},
+                {name: torch.cat([update.heads[name] for update in updates]) for name in like.heads},
+                like.topology,
+            ),
+        )
+
+
+def weighted_mean(received: Params, reported: Params, columns: Tensor, sizes: Tensor) -> Params:
+    """θ_k = Σ_i N_i·θ_{k,i} / Σ_i N_i over the rows that report column k; a column nobody reports stays.
+
+    Running statistics are averaged like weights; counters among them are rounded.
+    """
+    device = next(iter(received.values())).device
+    columns, sizes = columns.to(device), sizes.to(device)
+    total = torch.zeros(len(next(iter(received.values()))), device=device).index_add_(0, columns, sizes)
+    share = sizes / total[columns]
+    means: Params = {}
+    for name, old in received.items():
+        shape = (-1,) + (1,) * (old.ndim - 1)
+        values = reported[name].to(share.dtype) * share.view(shape)
+        mean = torch.zeros(old.shape, dtype=share.dtype, device=device).index_add_(0, columns, values)
+        mean = mean if old.is_floating_point() else mean.round()
+        means[name] = torch.where((total > 0).view(shape), mean.to(old.dtype), old)
+    return means
+
+
+def aggregate(received: Ensemble, reports: Reports, samples: Tensor) -> Ensemble:
+    """Average heads (full topology: whole models) per cluster, and the shared extractor over all participants."""
+    heads = weighted_mean(received.heads, reports.models.heads, reports.columns, reports.sizes)
+    if received.topology == "split":
+        everybody = torch.zeros(len(samples), dtype=torch.long)
+        extractors = weighted_mean(received.extractors, reports.models.extractors, everybody, samples)
+    else:
+        extractors = weighted_mean(
+            received.extractors, reports.models.extractors, reports.columns, reports.sizes
+        )
+    return Ensemble(extractors, heads, received.topology)
+
+
+def conclude(method: Method, network: Network, state: ServerState, updates: Sequence[Update]) -> ServerState:
+    """Turn a round's updates into the next state: aggregate, record the reports, let tiers 4 and 3 decide, apply."""
+    reports = Reports.of(updates, state.ensemble)
+    samples = torch.tensor([float(update.samples) for update in updates])
+    after = record(state, updates)
+    after = replace(after, ensemble=aggregate(state.ensemble, reports, samples))
+
+    seen = _participants(method, network, state.ensemble, after, reports, updates)
+    distance = None if method.distance is None else method.distance.between(seen).cpu()
+    occupied = torch.bincount(after.members[after.members >= 0], minlength=len(after.clusters)) > 0
+    decision = method.adaptation.decide(seen, distance, occupied)
+    return apply(after, decision, method.weighting.hard, reports, [update.client for update in updates])
+
+
+def record(state: ServerState, updates: Sequence[Update]) -> ServerState:
+    """Remember each participant's report; a client's cluster is the one with its largest weight."""
+    ids = torch.tensor([update.client for update in updates])
+    weights, members, sizes = state.weights.clone(), state.members.clone(), state.sizes.clone()
+    weights[ids] = torch.stack([update.weights.cpu() for update in updates])
+    members[ids] = weights[ids].argmax(dim=1)
+    sizes[ids] = torch.tensor([float(update.samples) for update in updates])
+    last_seen = state.last_seen.clone()
+    last_seen[ids] = state.round + 1
+    counts = state.counts
+    if counts is not None:
+        counts = counts.clone()
+        counts[ids] = torch.stack([update.counts.cpu() for update in updates if update.counts is not None])
+    return replace(
+        state,
+        round=state.round + 1,
+        weights=weights,
+        members=members,
+        counts=counts,
+        sizes=sizes,
+        last_seen=last_seen,
+    )
+
+
+def _participants(
+    method: Method,
+    network: Network,
+    received: Ensemble,
+    state: ServerState,
+    reports: Reports,
+    updates: Sequence[Update],
+) -> Participants:
+    """Gather what tiers 3 and 4 look at."""
+    ids = [update.client for update in updates]
+    members = state.members[ids]
+    return Participants(
+        clients=tuple(ids),
+        members=members,
+        weights=state.weights[ids, members].to(next(iter(received.heads.values())).device),
+        prototypes=stack_prototypes(updates) if method.needs == "prototypes" else None,
+        updates=own_updates(network, received, reports, members) if method.needs == "updates" else None,
+    )
+
+
+def stack_prototypes(updates: Sequence[Update]) -> Prototypes:
+    """Stack the participants' prototypes, one row each."""
+    each = [update.prototypes for update in updates if update.prototypes is not None]
+    return Prototypes(
+        torch.stack([p.class_means for p in each]),
+        torch.stack([p.class_counts for p in each]),
+        torch.stack([p.mean for p in each]),
+    )
+
+
+def own_updates(network: Network, received: Ensemble, reports: Reports, members: Tensor) -> Tensor:
+    """How each participant changed its own cluster's head (full topology: whole model), (participants, parameters)."""
+    own = torch.nonzero(reports.columns == members[reports.owners]).flatten()
+    before = reports.columns[own].tolist()
+    after = own.tolist()
+    parts = [flatten(rows(reports.models.heads, after)) - flatten(rows(received.heads, before))]
+    if received.topology == "full":
+        trained, sent = rows(reports.models.extractors, after), rows(received.extractors, before)
+        parts.append(flatten(trained, network.buffers) - flatten(sent, network.buffers))
+    return torch.cat(parts, dim=1)
+
+
+def apply(
+    state: ServerState, decision: Decision, hard: bool, reports: Reports, participants: Sequence[int]
+) -> ServerState:
+    """Carry out a decision on the server's tables: the split first, then the removals (spec §4, steps 3-5)."""
+    gone = [state.clusters[column] for column in decision.remove]
+    if decision.split is not None:
+        state = _split(state, decision.split, hard, reports, participants)
+    for cluster in gone:
+        state = _remove(state, cluster)
+    return state
+
+
+def _split(
+    state: ServerState, decision: SplitDecision, hard: bool, reports: Reports, participants: Sequence[int]
+) -> ServerState:
+    rule: Rule = "move" if hard else "halve" if decision.halve else "one-hot"
+    change = Split(
+        round=state.round,
+        parent=state.clusters[decision.parent],
+        child=state.born,
+        first=decision.first,
+        second=decision.second,
+        rule=rule,
+        maximum=decision.maximum,
+        mean=decision.mean,
+        threshold=decision.threshold,
+    )
+    parts = change.parts(len(state.members))
+    parent = decision.parent
+    first, second = (
+        _part_model(state.ensemble, reports, participants, part, parent)
+        for part in (decision.first, decision.second)
+    )
+    counts = state.counts
+    return replace(
+        _changed(state, change),
+        ensemble=_with_columns(state.ensemble, parent, first, second),
+        clusters=(*state.clusters, change.child),
+        born=state.born + 1,
+        weights=_known(state, split_weights(state.weights, parent, parts, rule)),
+        members=torch.where(parts == SECOND, len(state.clusters), state.members),
+        counts=None if counts is None else torch.cat([counts, counts[:, [parent]]], dim=1),
+    )
+
+
+def _remove(state: ServerState, cluster: int) -> ServerState:
+    column = state.column(cluster)
+    keep = [k for k in range(len(state.clusters)) if k != column]
+    counts = state.counts
+    weights = _known(state, remove_weights(state.weights, column))
+    members = torch.where(state.members > column, state.members - 1, state.members)
+    return replace(
+        _changed(state, Removal(state.round, cluster)),
+        ensemble=state.ensemble.map(lambda tensor: tensor[keep]),
+        clusters=without(state.clusters, cluster),
+        weights=weights,
+        members=torch.where(state.members == column, weights.argmax(dim=1), members),
+        counts=None if counts is None else counts[:, keep],
+    )
+
+
+def _changed(state: ServerState, change: Change) -> ServerState:
+    return replace(state, changes=(*state.changes, change))
+
+
+def _known(state: ServerState, weights: Tensor) -> Tensor:
+    """Keep clients who never took part uniform over the clusters of the day."""
+    return torch.where((state.last_seen > 0).unsqueeze(1), weights, 1 / weights.shape[1])
+
+
+def _part_model(
+    ensemble: Ensemble, reports: Reports, participants: Sequence[int], part: Sequence[int], column: int
+) -> Ensemble:
+    """Average one cluster's model over a part of its clients; without participants it stays the cluster's."""
+    inside = torch.tensor([client in part for client in participants])
+    at = torch.nonzero(inside[reports.owners] & (reports.columns == column)).flatten().tolist()
+    to = torch.zeros(len(at), dtype=torch.long)
+
+    def average(received: Params, reported: Params) -> Params:
+        return weighted_mean(rows(received, [column]), rows(reported, at), to, reports.sizes[at])
+
+    heads = average(ensemble.heads, reports.models.heads)
+    if ensemble.topology == "split":
+        return Ensemble(ensemble.extractors, heads, "split")
+    return Ensemble(average(ensemble.extractors, reports.models.extractors), heads, "full")
+
+
+def _with_columns(ensemble: Ensemble, parent: int, first: Ensemble, second: Ensemble) -> Ensemble:
+    """Put the first part's model in the parent's column and append the second's."""
+
+    def place(old: Params, one: Params, two: Params) -> Params:
+        return {
+            name: torch.cat([tensor[:parent], one[name], tensor[parent + 1 :], two[name]])
+            for name, tensor in old.items()
+        }
+
+    heads = place(ensemble.heads, first.heads, second.heads)
+    if ensemble.topology == "split":
+        return Ensemble(ensemble.extractors, heads, "split")
+    return Ensemble(place(ensemble.extractors, first.extractors, second.extractors), heads, "full")

@@ -1,0 +1,136 @@
+"""Local training: γ-weighted cross-entropy by stochastic gradient descent (spec §3, eqs. (6) and (7))."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+from torch.nn.functional import cross_entropy
+
+from hcfl.models import Network, Params
+
+
+@dataclass(frozen=True)
+class LocalSGD:
+    """How clients train. Momentum starts anew every round; the learning rate is constant."""
+
+    lr: float = 0.06
+    momentum: float = 0.9
+    weight_decay: float = 5e-4
+    batch: int = 128
+    epochs: int = 1
+
+
+@dataclass(frozen=True)
+class LocalData:
+    """A client's training data: inputs ready for the network, and labels."""
+
+    inputs: Tensor
+    labels: Tensor
+    classes: int
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+
+def cross_entropy_per_cluster(logits: Tensor, labels: Tensor) -> Tensor:
+    """CE_k of each sample, (samples, clusters), from logits (samples, clusters, classes)."""
+    return cross_entropy(
+        logits.movedim(1, 2), labels.unsqueeze(1).expand(logits.shape[:2]), reduction="none"
+    )
+
+
+def weighted_loss(logits: Tensor, labels: Tensor, gamma: Tensor) -> Tensor:
+    """1/|batch| · Σ_j Σ_k γ_jk·CE_k: eqs. (6) and (7). Heads share no parameter, so each gets its own gradient."""
+    return (gamma * cross_entropy_per_cluster(logits, labels)).sum() / len(labels)
+
+
+def batch_indices(samples: int, sgd: LocalSGD, generator: torch.Generator) -> list[Tensor]:
+    """Shuffle anew every epoch; a last batch of a single sample is left out unless it is the only one."""
+    batches: list[Tensor] = []
+    for _ in range(sgd.epochs):
+        epoch = torch.randperm(samples, generator=generator).split(sgd.batch)
+        batches += [batch for batch in epoch if len(batch) > 1 or len(epoch) == 1]
+    return batches
+
+
+def descend(
+    params: Sequence[Params], loss: Callable[..., Tensor], batches: Sequence[Tensor], sgd: LocalSGD
+) -> list[Params]:
+    """Minimise loss(batch, *params) over the batches by SGD; what was passed in stays as it is.
+
+    The step is torch.optim.SGD's, written out: on models this small the optimiser object costs more than the step.
+    """
+    trained = [{name: tensor.detach().clone().requires_grad_() for name, tensor in p.items()} for p in params]
+    leaves = [leaf for p in trained for leaf in p.values()]
+    velocities = [torch.zeros_like(leaf) for leaf in leaves]
+    for batch in batches:
+        gradients = torch.autograd.grad(loss(batch, *trained), leaves)
+        with torch.no_grad():
+            for leaf, velocity, gradient in zip(leaves, velocities, gradients, strict=True):
+                velocity.mul_(sgd.momentum).add_(gradient).add_(leaf, alpha=sgd.weight_decay)
+                leaf.sub_(velocity, alpha=sgd.lr)
+    return [{name: leaf.detach() for name, leaf in p.items()} for p in trained]
+
+
+def train_heads(
+    network: Network,
+    heads: Params,
+    features: Tensor,
+    labels: Tensor,
+    gamma: Tensor,
+    batches: Sequence[Tensor],
+    sgd: LocalSGD,
+) -> Params:
+    """Train stacked heads on frozen features, each with its column of γ: eq. (6)."""
+
+    def loss(batch: Tensor, heads: Params) -> Tensor:
+        return weighted_loss(network.logits(heads, features[batch]), labels[batch], gamma[batch])
+
+    return descend([heads], loss, batches, sgd)[0]
+
+
+def train_extractor(
+    network: Network,
+    extractor: Params,
+    heads: Params,
+    data: LocalData,
+    gamma: Tensor,
+    batches: Sequence[Tensor],
+    sgd: LocalSGD,
+) -> Params:
+    """Train the extractor with the heads held fixed: eq. (7)."""
+    parameters, statistics = _parts(network, extractor)
+
+    def loss(batch: Tensor, parameters: Params) -> Tensor:
+        features = network.embed(parameters | statistics, data.inputs[batch], training=True)
+        return weighted_loss(network.logits(heads, features), data.labels[batch], gamma[batch])
+
+    return descend([parameters], loss, batches, sgd)[0] | statistics
+
+
+def train_model(
+    network: Network,
+    extractor: Params,
+    head: Params,
+    data: LocalData,
+    gamma: Tensor,
+    batches: Sequence[Tensor],
+    sgd: LocalSGD,
+) -> tuple[Params, Params]:
+    """Train one full model, extractor and head (stacked, leading axis 1) together, with its column of γ."""
+    parameters, statistics = _parts(network, extractor)
+
+    def loss(batch: Tensor, parameters: Params, head: Params) -> Tensor:
+        features = network.embed(parameters | statistics, data.inputs[batch], training=True)
+        return weighted_loss(network.logits(head, features), data.labels[batch], gamma[batch])
+
+    parameters, head = descend([parameters, head], loss, batches, sgd)
+    return parameters | statistics, head
+
+
+def _parts(network: Network, extractor: Params) -> tuple[Params, Params]:
+    """Return what is trained, and a copy of the running statistics, which training changes in place."""
+    buffers = network.buffers
+    parameters = {name: tensor for name, tensor in extractor.items() if name not in buffers}
+    return parameters, {name: tensor.clone() for name, tensor in extractor.items() if name in buffers}
