@@ -67,9 +67,7 @@ def take_part(
     return update, ClientState(broadcast.round, broadcast.clusters, weights)
 
 
-def catch_up(
-    method: Method, data: LocalData, broadcast: Broadcast, client: int, state: ClientState | None
-) -> Weights:
+def catch_up(method: Method, data: LocalData, broadcast: Broadcast, client: int, state: ClientState | None) -> Weights:
     """Bring a client's weights to the clusters of today; somebody new starts uniform over them."""
     if state is None:
         start = method.weighting.start(len(broadcast.clusters), len(data))
@@ -128,4 +126,5 @@ def parameter_distances(network: Network, received: Ensemble, trained: Ensemble)
             parts.append(ensemble.extractors)
         return torch.cat([flatten(part, skip=network.buffers) for part in parts], dim=1)
 
-    return (own(received) - own(trained)).norm(dim=1)
+    distances: Tensor = torch.linalg.vector_norm(own(received) - own(trained), dim=1)
+    return distances

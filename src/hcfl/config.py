@@ -69,10 +69,10 @@ class MethodConfig(Section):
 class TrainingConfig(Section):
     """The loop and local training."""
 
-    rounds: int = Field(50, ge=1, description="communication rounds")
+    rounds: int = Field(40, ge=1, description="communication rounds")
     participation: float = Field(1.0, gt=0, le=1, description="share of the clients sampled each round")
-    epochs: int = Field(1, ge=1, description="local epochs")
-    batch: int = Field(16, ge=1, description="local batch size")
+    epochs: int | None = Field(None, ge=1, description="local epochs; default 1, for small clients 5")
+    batch: int | None = Field(None, ge=1, description="local batch size; default 128, for small clients 16")
     lr: float = Field(0.06, gt=0, description="learning rate")
     momentum: float = Field(0.9, ge=0, lt=1, description="momentum, reset every round")
     weight_decay: float = Field(5e-4, ge=0, description="weight decay")
@@ -82,7 +82,8 @@ class EvaluationConfig(Section):
     """How Test is measured."""
 
     newcomers: Literal["persistent", "fresh"] = Field(
-        "persistent", description="virtual newcomers keep their weights through the run, or start anew each time"
+        "persistent",
+        description="virtual newcomers keep their weights through the run, or start anew each time",
     )
 
 
@@ -96,6 +97,7 @@ class Config(Section):
     evaluation: EvaluationConfig = EvaluationConfig()
     seed: int = Field(0, ge=0, description="the seed of everything")
     device: str = Field("cpu", description="cpu, cuda, cuda:1, …")
+    threads: int | None = Field(None, ge=1, description="CPU threads; default 1 for small models, else all")
 
     @classmethod
     def parse(cls, values: Mapping[str, Any]) -> Self:

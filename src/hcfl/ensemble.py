@@ -117,7 +117,7 @@ def forward(network: Network, ensemble: Ensemble, inputs: Tensor) -> tuple[Tenso
 
 
 def class_log_probs(network: Network, ensemble: Ensemble, inputs: Callable[[slice], Tensor], samples: int) -> Tensor:
-    """log p_k(·|x) under every cluster, (samples, clusters, classes); `inputs` gives the inputs of a slice."""
+    """Log p_k(·|x) under every cluster, (samples, clusters, classes); `inputs` gives the inputs of a slice."""
     chunks = [
         torch.log_softmax(forward(network, ensemble, inputs(slice(start, start + EVALUATION_CHUNK)))[1], dim=2)
         for start in range(0, samples, EVALUATION_CHUNK)

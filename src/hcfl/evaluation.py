@@ -75,9 +75,7 @@ def test_accuracy(
     if federation.test_x is None or not federation.newcomers:
         return TestResult((), weights)
     test_x = federation.test_x
-    log_probs = class_log_probs(
-        network, after.ensemble, lambda part: federation.scaling(test_x[part]), len(test_x)
-    )
+    log_probs = class_log_probs(network, after.ensemble, lambda part: federation.scaling(test_x[part]), len(test_x))
     class_shares = shares(after, federation.classes).to(log_probs.device)
     if form == "fresh":
         weights, steps = meet_newcomers(federation, len(after.clusters)), FRESH_STEPS
@@ -100,9 +98,7 @@ def newcomer_step(
     """One E-step of a newcomer on its labelled samples; it never contributes to F."""
     labels = newcomer.fit_labels
     log_prob = log_probs[newcomer.fit_rows, :, labels]
-    return method.weighting.newcomer(
-        weights, method.formulation.log_likelihood(log_prob, labels, class_shares)
-    )
+    return method.weighting.newcomer(weights, method.formulation.log_likelihood(log_prob, labels, class_shares))
 
 
 def _accuracy(scores: Tensor, labels: Tensor) -> float:
@@ -148,9 +144,7 @@ CHANGE_BYTES = 16
 
 def bytes_down(broadcast: Broadcast, method: Method, states: Sequence[ClientState | None]) -> dict[str, int]:
     """Return what the server sends to all participants, by part; clients get the changes since they last took part."""
-    news = [
-        sum(change.round >= state.round for change in broadcast.changes) for state in states if state is not None
-    ]
+    news = [sum(change.round >= state.round for change in broadcast.changes) for state in states if state is not None]
     each = len(states)
     return {
         "extractor": each * _size(broadcast.ensemble.extractors),
@@ -178,5 +172,3 @@ def _bytes(tensor: Tensor) -> int:
 
 def _size(params: Params) -> int:
     return sum(_bytes(tensor) for tensor in params.values())
-
-

@@ -1,5 +1,6 @@
 """Every named method as a declaration over the four tiers (spec §6)."""
 
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from difflib import get_close_matches
@@ -47,6 +48,23 @@ class Method:
         """Which evidence its distance needs from clients."""
         return None if self.distance is None else self.distance.needs
 
+    def choices(self) -> dict[str, str]:
+        """Return what was chosen on each tier, in words."""
+        return {
+            "formulation": _words(self.formulation),
+            "weighting": _words(self.weighting),
+            "adaptation": _words(self.adaptation),
+            "distance": "–" if self.distance is None else _words(self.distance),
+            "topology": {"split": "shared φ, K heads", "full": "K full models"}[self.topology],
+        }
+
+
+def _words(choice: object) -> str:
+    """SampleWiseEM → sample-wise EM."""
+    words = re.findall("[A-Z]+(?![a-z])|[A-Z][a-z]+", type(choice).__name__)
+    principle = getattr(choice, "principle", None)
+    return " ".join([*(w if w.isupper() else w.lower() for w in words), *([principle] if principle else [])])
+
 
 def conflict(method: Method) -> str | None:
     """Return why these choices do not make a method, or None if they do."""
@@ -86,7 +104,7 @@ def fedem(clusters: int = 3) -> Method:
 
 
 def fedrc(clusters: int = 3) -> Method:
-    """A mixture that only concept shift can pull apart (Guo et al., 2024)."""
+    """Each client is a mixture of models that only concept shift pulls apart (Guo et al., 2024)."""
     return Method("fedrc", Correlation(), SoftEM(), Fixed(), None, "full", clusters)
 
 

@@ -113,9 +113,7 @@ def play_round(setting: Setting, state: RunState) -> tuple[RunState, Record]:
 
     # 4. Evaluate and record.
     val = val_accuracy(federation, network, after)
-    test = test_accuracy(
-        federation, network, method, state.server, after, state.newcomers, setting.newcomers
-    )
+    test = test_accuracy(federation, network, method, state.server, after, state.newcomers, setting.newcomers)
     record = Record(
         round=after.round,
         participants=len(participants),
@@ -124,9 +122,7 @@ def play_round(setting: Setting, state: RunState) -> tuple[RunState, Record]:
         test=test.mean,
         test_per_concept=test.per_concept,
         clusters=len(after.clusters),
-        cluster_sizes={
-            cluster: int((after.members == column).sum()) for column, cluster in enumerate(after.clusters)
-        },
+        cluster_sizes={cluster: int((after.members == column).sum()) for column, cluster in enumerate(after.clusters)},
         quality=clustering_quality(federation.truth, after.members.numpy()),
         without_shared_class=without_shared_class(server.stack_prototypes(updates))
         if method.needs == "prototypes"

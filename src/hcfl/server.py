@@ -53,7 +53,7 @@ def shares(state: ServerState, classes: int) -> Tensor:
 
 @dataclass(frozen=True)
 class Reports:
-    """This round's trained models, one row for each (participant, trained cluster)."""
+    """All trained models of a round, one row for each (participant, trained cluster)."""
 
     owners: Tensor
     """(rows,): position of the participant among the updates."""
@@ -106,9 +106,7 @@ def aggregate(received: Ensemble, reports: Reports, samples: Tensor) -> Ensemble
         everybody = torch.zeros(len(samples), dtype=torch.long)
         extractors = weighted_mean(received.extractors, reports.models.extractors, everybody, samples)
     else:
-        extractors = weighted_mean(
-            received.extractors, reports.models.extractors, reports.columns, reports.sizes
-        )
+        extractors = weighted_mean(received.extractors, reports.models.extractors, reports.columns, reports.sizes)
     return Ensemble(extractors, heads, received.topology)
 
 
@@ -222,8 +220,7 @@ def _split(
     parts = change.parts(len(state.members))
     parent = decision.parent
     first, second = (
-        _part_model(state.ensemble, reports, participants, part, parent)
-        for part in (decision.first, decision.second)
+        _part_model(state.ensemble, reports, participants, part, parent) for part in (decision.first, decision.second)
     )
     counts = state.counts
     return replace(

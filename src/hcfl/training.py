@@ -35,9 +35,7 @@ class LocalData:
 
 def cross_entropy_per_cluster(logits: Tensor, labels: Tensor) -> Tensor:
     """CE_k of each sample, (samples, clusters), from logits (samples, clusters, classes)."""
-    return cross_entropy(
-        logits.movedim(1, 2), labels.unsqueeze(1).expand(logits.shape[:2]), reduction="none"
-    )
+    return cross_entropy(logits.movedim(1, 2), labels.unsqueeze(1).expand(logits.shape[:2]), reduction="none")
 
 
 def weighted_loss(logits: Tensor, labels: Tensor, gamma: Tensor) -> Tensor:
@@ -49,7 +47,7 @@ def batch_indices(samples: int, sgd: LocalSGD, generator: torch.Generator) -> li
     """Shuffle anew every epoch; a last batch of a single sample is left out unless it is the only one."""
     batches: list[Tensor] = []
     for _ in range(sgd.epochs):
-        epoch = torch.randperm(samples, generator=generator).split(sgd.batch)
+        epoch = torch.split(torch.randperm(samples, generator=generator), sgd.batch)
         batches += [batch for batch in epoch if len(batch) > 1 or len(epoch) == 1]
     return batches
 

@@ -117,11 +117,9 @@ def _simulated(samples: Samples, config: DataConfig, seed: int) -> tuple[Federat
         _newcomer(f"concept {k}" if shifted else "everybody", fit, score, table[y[test]])
         for k, table in enumerate(maps)
     )
-    truth = Truth(same_as[concept], affected) if shifted else None
+    truth = Truth(same_as[concept], affected, tuple(range(len(maps)))) if shifted else None
     names = tuple(range(config.clients))
-    federation = _federation(
-        samples, config, labels, parts, test, newcomers, names, truth, seed, tuple(notes)
-    )
+    federation = _federation(samples, config, labels, parts, test, newcomers, names, truth, seed, tuple(notes))
     return federation, config
 
 
@@ -159,28 +157,23 @@ def _natural(samples: Samples, config: DataConfig, seed: int) -> tuple[Federatio
     parts = np.split(pool[order], np.cumsum(np.bincount(owner))[:-1])
 
     test = np.flatnonzero(test_mask)
-    truth, newcomers = None, ()
     if samples.concept is None:
-        if len(test):
-            newcomers = (_newcomer("everybody", *_fit_and_score(len(test), seed), samples.y[test]),)
+        truth, groups = None, {"everybody": np.arange(len(test))}
     else:
         concepts, index = np.unique(samples.concept, return_inverse=True)
         each = [np.unique(index[part]) for part in parts]
         for name, found in zip(names, each, strict=True):
             if len(found) > 1:
                 raise InputError(f"{samples.name}: client {name} has {len(found)} concepts, but a client has one")
-        truth = Truth(np.array([found[0] for found in each]), None)
-        newcomers = tuple(
-            _newcomer(
-                f"concept {concept}",
-                *(rows[part] for part in _fit_and_score(len(rows), seed)),
-                samples.y[test],
-            )
-            for k, concept in enumerate(concepts)
-            if len(rows := np.flatnonzero(index[test] == k)) > 1
-        )
+        truth = Truth(np.array([found[0] for found in each]), None, tuple(concepts.tolist()))
+        groups = {f"concept {name}": np.flatnonzero(index[test] == k) for k, name in enumerate(concepts)}
+    newcomers = []
+    for name, rows in groups.items():
+        if len(rows) > 1:
+            fit, score = _fit_and_score(len(rows), seed)
+            newcomers.append(_newcomer(name, rows[fit], rows[score], samples.y[test]))
     federation = _federation(
-        samples, config, samples.y, parts, test, newcomers, tuple(names.tolist()), truth, seed, ()
+        samples, config, samples.y, parts, test, tuple(newcomers), tuple(names.tolist()), truth, seed, ()
     )
     return federation, config.model_copy(update={"partition": "natural"})
 

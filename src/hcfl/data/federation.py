@@ -24,6 +24,8 @@ class Truth:
     """(clients,): the true concept; concepts that mean the same have the same number."""
     affected: NDArray[np.bool_] | None
     """(clients,): whose concept is visible in their samples at all; None where the relabelling is not known."""
+    names: tuple[Any, ...]
+    """What each concept is called."""
 
     @property
     def concepts(self) -> int:
@@ -33,7 +35,7 @@ class Truth:
 
 @dataclass(frozen=True)
 class Newcomer:
-    """Somebody who never trains: labelled test samples choose its weights (`fit`), the others measure them (`score`)."""
+    """Somebody who never trains: labelled test samples choose its weights (`fit`), the others `score` them."""
 
     name: str
     fit_rows: Tensor
@@ -152,8 +154,7 @@ class Federation:
             return tuple(part.to(device) for part in rows)
 
         newcomers = tuple(
-            Newcomer(n.name, *move((n.fit_rows, n.fit_labels, n.score_rows, n.score_labels)))
-            for n in self.newcomers
+            Newcomer(n.name, *move((n.fit_rows, n.fit_labels, n.score_rows, n.score_labels))) for n in self.newcomers
         )
         return replace(
             self,

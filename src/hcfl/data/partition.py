@@ -49,9 +49,7 @@ def lda(
         mix = np.zeros(len(left))
         mix[held] = generator.dirichlet(concentration[held])
         take = _draw(left, mix, size, generator)
-        parts.append(
-            np.concatenate([pile[n - t : n] for pile, n, t in zip(piles, left, take, strict=True)])
-        )
+        parts.append(np.concatenate([pile[n - t : n] for pile, n, t in zip(piles, left, take, strict=True)]))
         left = left - take
     return parts
 

@@ -76,9 +76,7 @@ def check_arrays(
     """Refuse arrays that cannot be trained on, with the reason; return the others ready to use."""
     x, y = np.asarray(x), np.asarray(y)
     if x.ndim not in (2, 3, 4):
-        raise InputError(
-            f"{name}: x has shape {x.shape}, but (N,D), (N,T,D), (N,H,W) or (N,H,W,C) is needed"
-        )
+        raise InputError(f"{name}: x has shape {x.shape}, but (N,D), (N,T,D), (N,H,W) or (N,H,W,C) is needed")
     if 0 in x.shape:
         raise InputError(f"{name}: x has shape {x.shape}, which holds no values")
     if y.shape != (len(x),):
@@ -155,17 +153,13 @@ def _per_sample(name: str, key: str, values: NDArray[Any] | None, samples: int) 
         return None
     values = np.asarray(values)
     if values.shape != (samples,):
-        raise InputError(
-            f"{name}: {key} has shape {values.shape}, but one value per sample, ({samples},), is needed"
-        )
+        raise InputError(f"{name}: {key} has shape {values.shape}, but one value per sample, ({samples},), is needed")
     if values.dtype.kind not in "iubUS":
         raise InputError(f"{name}: {key} has type {values.dtype}, but whole numbers or names are needed")
     return values
 
 
-def _concept(
-    name: str, concept: NDArray[Any] | None, client: NDArray[Any] | None, samples: int
-) -> NDArray[Any] | None:
+def _concept(name: str, concept: NDArray[Any] | None, client: NDArray[Any] | None, samples: int) -> NDArray[Any] | None:
     if concept is not None and client is None:
         raise InputError(f"{name}: concept is given without client, but concepts belong to clients")
     return _per_sample(name, "concept", concept, samples)

@@ -33,7 +33,7 @@ class Network:
         return frozenset(name for name, _ in self.extractor.named_buffers())
 
     def embed(self, extractor: Params, inputs: Tensor, training: bool = False) -> Tensor:
-        """z = φ(x), (samples, features). In training mode running statistics in `extractor` are updated in place."""
+        """Z = φ(x), (samples, features). In training mode running statistics in `extractor` are updated in place."""
         self.extractor.train(training)
         features: Tensor = functional_call(self.extractor, extractor, (inputs,))
         return features
@@ -42,7 +42,7 @@ class Network:
         """Logits of all heads from the same features, (samples, heads, classes), as one product."""
         if type(self.head) is nn.Linear and "bias" in heads:
             weight, bias = heads["weight"], heads["bias"]
-            return linear(features, weight.flatten(0, 1), bias.flatten()).unflatten(1, bias.shape)
+            return linear(features, weight.flatten(0, 1), bias.flatten()).view(-1, *bias.shape)
 
         def one_head(params: Params) -> Tensor:
             out: Tensor = functional_call(self.head, params, (features,))

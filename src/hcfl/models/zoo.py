@@ -1,6 +1,7 @@
 """The networks that come with hcfl, each an extractor and a linear head."""
 
 from collections.abc import Sequence
+from itertools import pairwise
 from math import prod
 
 from torch import Tensor, nn
@@ -21,7 +22,7 @@ def mlp(shape: tuple[int, ...], classes: int, hidden: Sequence[int] = (64, 64)) 
     """Build a multi-layer perceptron for inputs of any shape."""
     widths = [prod(shape), *hidden]
     layers: list[nn.Module] = [nn.Flatten()]
-    for before, after in zip(widths, widths[1:], strict=False):
+    for before, after in pairwise(widths):
         layers += [nn.Linear(before, after), nn.ReLU()]
     return nn.Sequential(*layers), nn.Linear(widths[-1], classes)
 
@@ -31,7 +32,7 @@ def cnn(shape: tuple[int, ...], classes: int, channels: Sequence[int] = (32, 64,
     if len(shape) != 3:
         raise InputError(f"model.name = cnn: reads images (H, W, C), but the inputs have shape {shape}")
     layers: list[nn.Module] = [AxisToFront()]
-    for before, after in zip([shape[-1], *channels], channels, strict=False):
+    for before, after in pairwise([shape[-1], *channels]):
         layers += [nn.Conv2d(before, after, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2, ceil_mode=True)]
     return nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten()), nn.Linear(channels[-1], classes)
 
@@ -41,7 +42,7 @@ def cnn1d(shape: tuple[int, ...], classes: int, channels: Sequence[int] = (32, 6
     if len(shape) != 2:
         raise InputError(f"model.name = cnn1d: reads series (T, D), but the inputs have shape {shape}")
     layers: list[nn.Module] = [AxisToFront()]
-    for before, after in zip([shape[-1], *channels], channels, strict=False):
+    for before, after in pairwise([shape[-1], *channels]):
         layers += [nn.Conv1d(before, after, 5, padding=2), nn.ReLU(), nn.MaxPool1d(2, ceil_mode=True)]
     return nn.Sequential(*layers, nn.AdaptiveAvgPool1d(1), nn.Flatten()), nn.Linear(channels[-1], classes)
 
@@ -50,6 +51,12 @@ MODELS: dict[str, Builder] = {"mlp": mlp, "cnn": cnn, "cnn1d": cnn1d}
 """Builders by the name that configurations use."""
 
 
+SMALLEST_FOR_CNN = 16
+"""Below this side, three poolings leave a convolutional network nothing to see."""
+
+
 def default_model(shape: tuple[int, ...]) -> str:
-    """Return the model for inputs of this shape: images → cnn, series → cnn1d, vectors → mlp."""
-    return {1: "mlp", 2: "cnn1d", 3: "cnn"}[len(shape)]
+    """Return the model for inputs of this shape: images → cnn (tiny ones → mlp), series → cnn1d, vectors → mlp."""
+    if len(shape) == 3:
+        return "cnn" if min(shape[:2]) >= SMALLEST_FOR_CNN else "mlp"
+    return "cnn1d" if len(shape) == 2 else "mlp"

@@ -11,7 +11,7 @@ A tier knows nothing of the other three, of files, of engines or of networks: it
 """
 
 from hcfl.tiers.adaptation import Adaptation, Decision, Fixed, SplitAndRemove, SplitDecision
-from hcfl.tiers.distance import Distance, Participants, Prototypes, PrototypeDistance, UpdateCosine
+from hcfl.tiers.distance import Distance, Participants, PrototypeDistance, Prototypes, UpdateCosine
 from hcfl.tiers.formulation import Conditional, Correlation, Formulation
 from hcfl.tiers.weighting import (
     HardByLoss,

@@ -79,9 +79,7 @@ class SplitAndRemove:
         return Decision(split=self._split(participants, distance), remove=empty)
 
     def _split(self, participants: Participants, distance: Tensor) -> SplitDecision | None:
-        members = {
-            int(k): torch.nonzero(participants.members == k).flatten() for k in participants.members.unique()
-        }
+        members = {k: torch.nonzero(participants.members == k).flatten() for k in set(participants.members.tolist())}
         blocks = {k: distance[rows][:, rows] for k, rows in members.items() if len(rows) > 1}
         if not blocks:
             return None

@@ -1,0 +1,144 @@
+"""The `hcfl` command: thin, no logic."""
+
+import argparse
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, NoReturn
+
+from rich.console import Console
+
+from hcfl import __version__
+from hcfl.config import Config, assign, field_at, flat_fields, read_yaml
+from hcfl.errors import InputError
+
+
+class _Parser(argparse.ArgumentParser):
+    """Says what is wrong in one sentence."""
+
+    def error(self, message: str) -> NoReturn:
+        """Exit with code 2."""
+        self.exit(2, f"{self.prog}: {message} (see {self.prog} --help)\n")
+
+
+def _add_settings(parser: argparse.ArgumentParser, sections: Sequence[str] = ()) -> None:
+    """Add a flag for every setting of the configuration, or of some sections of it."""
+    for name, path in flat_fields().items():
+        if name == "method" or (sections and path.split(".")[0] not in sections):
+            continue
+        field = field_at(path)
+        default = "" if field.default is None else f" (default {field.default})"
+        parser.add_argument(
+            f"--{name.replace('_', '-')}",
+            dest=path,
+            metavar="VALUE",
+            default=argparse.SUPPRESS,
+            help=f"{field.description}{default}".replace("%", "%%"),
+        )
+    parser.add_argument("--config", metavar="FILE", type=Path, help="a YAML file; flags win over it")
+    parser.add_argument(
+        "--set",
+        metavar="A.B=C",
+        action="append",
+        default=[],
+        help="set any field by its path; may be repeated",
+    )
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = _Parser(
+        prog="hcfl",
+        description="Clustered federated learning.",
+        allow_abbrev=False,
+        epilog="Start with: hcfl demo",
+    )
+    parser.add_argument("--version", action="version", version=f"hcfl {__version__}")
+    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
+
+    demo = commands.add_parser("demo", help="watch HCFL+ find the groups in a federation that one model cannot serve")
+    demo.add_argument("--seed", type=int, default=0, help="the seed of everything (default 0)")
+
+    run = commands.add_parser("run", help="run a method", allow_abbrev=False)
+    run.add_argument("method", metavar="METHOD", nargs="?", help="see `hcfl methods`")
+    run.add_argument("--out", metavar="FOLDER", type=Path, help="the run folder (default: a new one under runs/)")
+    _add_settings(run)
+
+    data = commands.add_parser("data", help="show a federation before training", allow_abbrev=False)
+    data.add_argument("source", metavar="SOURCE", nargs="?", help="digits, or a .npz file")
+    data.add_argument(
+        "--picture", metavar="FILE", type=Path, default=Path("federation.png"), help="where the picture goes"
+    )
+    _add_settings(data, sections=("data", "seed"))
+
+    commands.add_parser("methods", help="list the methods and their choices on the four tiers")
+    return parser
+
+
+def _config(arguments: argparse.Namespace) -> Config:
+    values: dict[str, Any] = {} if arguments.config is None else read_yaml(arguments.config)
+    for path in flat_fields().values():
+        if (value := getattr(arguments, path, None)) is not None:
+            assign(values, path, value)
+    if getattr(arguments, "method", None) is not None:
+        assign(values, "method.name", arguments.method)
+    if getattr(arguments, "source", None) is not None:
+        assign(values, "data.source", arguments.source)
+    for setting in arguments.set:
+        path, equals, value = setting.partition("=")
+        if not equals:
+            raise InputError(f"--set {setting}: must look like data.alpha=0.5")
+        assign(values, path, None if value == "null" else value)
+    return Config.parse(values)
+
+
+def _run(arguments: argparse.Namespace, console: Console) -> None:
+    from hcfl.report.show import run_and_show
+
+    run_and_show(_config(arguments), arguments.out, console)
+
+
+def _demo(arguments: argparse.Namespace, console: Console) -> None:
+    from hcfl.report.show import demo
+
+    demo(arguments.seed, console)
+
+
+def _data(arguments: argparse.Namespace, console: Console) -> None:
+    from hcfl.data import build
+    from hcfl.report import plots, tables
+
+    config = _config(arguments)
+    federation, _ = build(config.data, config.seed)
+    console.print(tables.federation_table(federation))
+    for note in federation.notes:
+        console.print(f"Note: {note}.", highlight=False)
+    picture = plots.save(plots.plot_federation(federation), arguments.picture)
+    console.print(f"Picture: {picture}", highlight=False, soft_wrap=True)
+
+
+def _methods(arguments: argparse.Namespace, console: Console) -> None:
+    from hcfl.report.tables import method_table
+
+    console.print(method_table())
+
+
+COMMANDS = {"run": _run, "demo": _demo, "data": _data, "methods": _methods}
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command line; returns the exit code: 0 done, 2 bad input, 130 interrupted."""
+    arguments = _parser().parse_args(argv)
+    console = Console()
+    try:
+        COMMANDS[arguments.command](arguments, console)
+    except InputError as error:
+        print(f"hcfl: {error}", file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        print("hcfl: interrupted; the rounds that were completed are in the run folder", file=sys.stderr)
+        return 130
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

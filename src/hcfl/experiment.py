@@ -1,0 +1,219 @@
+"""Config → parts → run: the only place where the parts meet."""
+
+import importlib
+import importlib.util
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import torch
+
+from hcfl import methods, rng, rounds, run_folder
+from hcfl.config import Config, flat_fields, from_flat
+from hcfl.data import Federation, build
+from hcfl.engines import Sequential
+from hcfl.ensemble import initialise
+from hcfl.errors import InputError
+from hcfl.models import MODELS, Builder, Network, Pair, check_pair, default_model
+from hcfl.rounds import Record, Setting
+from hcfl.run_folder import Row
+from hcfl.state import RunState
+from hcfl.training import LocalSGD
+
+RUNS = Path("runs")
+"""Where runs go unless told otherwise."""
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """A run that could start: the configuration with everything filled in, the parts, and the state before round 1."""
+
+    config: Config
+    setting: Setting
+    state: RunState
+
+
+@dataclass(frozen=True)
+class Run:
+    """A run that ended."""
+
+    path: Path
+    config: Config
+    federation: Federation
+    summary: Row
+    metrics: Sequence[Row]
+    state: RunState
+
+
+def prepare(config: Config, federation: Federation | None = None, model: Builder | Pair | None = None) -> Prepared:
+    """Build and check every part; a federation or a model from Python takes the place of the configured one."""
+    device = _device(config.device)
+    given = config.method.model_dump(exclude={"name"})
+    method = methods.build(config.method.name, **given)
+    defaults = methods.settings_of(config.method.name)
+    used = {name: default if given[name] is None else given[name] for name, default in defaults.items()}
+    config = config.updated("method", **used)
+
+    if federation is None:
+        federation, data = build(config.data, config.seed)
+        config = config.model_copy(update={"data": data})
+    else:
+        config = config.updated("data", source=federation.name)
+    if model is None:
+        name = default_model(federation.shape) if config.model.name == "auto" else config.model.name
+        config, model = config.updated("model", name=name), model_builder(name)
+    else:
+        config = config.updated("model", name="custom")
+
+    with rng.scoped(config.seed, "check model"):
+        pair = model(federation.shape, federation.classes) if callable(model) else model
+        check_pair(pair, federation.shape, federation.classes)
+    network, ensemble = initialise(
+        model, federation.shape, federation.classes, method.topology, method.clusters, config.seed
+    )
+    config = with_threads(with_local_steps(config, federation), network)
+    training = config.training
+    assert training.batch is not None
+    assert training.epochs is not None
+    setting = Setting(
+        federation=federation.to(device),
+        method=method,
+        network=network,
+        engine=Sequential(),
+        sgd=LocalSGD(training.lr, training.momentum, training.weight_decay, training.batch, training.epochs),
+        participation=training.participation,
+        newcomers=config.evaluation.newcomers,
+        seed=config.seed,
+    )
+    return Prepared(config, setting, rounds.begin(setting, ensemble.to(device)))
+
+
+SMALL_CLIENT = 128
+"""Training samples: below one batch of the paper's size, an epoch would be a single step of gradient descent."""
+
+
+def with_local_steps(config: Config, federation: Federation) -> Config:
+    """Fill in batch size and local epochs: the paper's (128, 1), unless the typical client is too small for them."""
+    small = median(len(rows) for rows in federation.train) < SMALL_CLIENT
+    training = config.training
+    return config.updated(
+        "training",
+        batch=training.batch or (16 if small else 128),
+        epochs=training.epochs or (5 if small else 1),
+    )
+
+
+SMALL_STEP = 1_000_000
+"""Parameters × batch: below this, a second thread costs more than it brings."""
+
+
+def with_threads(config: Config, network: Network) -> Config:
+    """Fill in the number of CPU threads; the last digits of a sum depend on it, so a run records it."""
+    parameters = sum(p.numel() for module in (network.extractor, network.head) for p in module.parameters())
+    small = parameters * (config.training.batch or 1) < SMALL_STEP
+    return config.model_copy(update={"threads": config.threads or (1 if small else torch.get_num_threads())})
+
+
+def _device(name: str) -> torch.device:
+    try:
+        device = torch.device(name)
+        torch.empty(1, device=device)
+    except (RuntimeError, AssertionError):
+        raise InputError(f"device = {name!r}: is not a device of this machine; cpu always is") from None
+    return device
+
+
+def model_builder(name: str) -> Builder:
+    """Return a named model's builder, or a user's own: `FILE.py:FUNCTION` or `package.module:FUNCTION`."""
+    if name in MODELS:
+        return MODELS[name]
+    where, _, function = name.rpartition(":")
+    if not where:
+        names = ", ".join(MODELS)
+        raise InputError(f"model.name = {name!r}: must be auto, {names}, or FILE.py:FUNCTION that builds one")
+    try:
+        builder = getattr(_module(where), function)
+    except (ImportError, OSError, AttributeError, SyntaxError) as error:
+        raise InputError(f"model.name = {name!r}: cannot be imported ({error})") from None
+    if not callable(builder):
+        raise InputError(f"model.name = {name!r}: is not a function of (input shape, classes)")
+    return builder  # type: ignore[no-any-return]
+
+
+def _module(where: str) -> Any:
+    if not where.endswith(".py"):
+        return importlib.import_module(where)
+    spec = importlib.util.spec_from_file_location(f"hcfl_user_{Path(where).stem}", where)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+@contextmanager
+def _threads(number: int | None) -> Iterator[None]:
+    """Run with this many CPU threads, then put the process's own number back."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(number or before)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
+def execute(prepared: Prepared, out: Path | None = None, on_round: Callable[[Record], None] | None = None) -> Run:
+    """Play all rounds, writing each as it ends; what an interruption leaves is complete up to its last round."""
+    config, federation = prepared.config, prepared.setting.federation
+    name = f"{Path(config.data.source).stem}-{config.method.name}-seed{config.seed}"
+    path = run_folder.create(out or run_folder.free_path(RUNS, name), config)
+    metrics: list[Row] = []
+    state = prepared.state
+    try:
+        with _threads(config.threads):
+            for after, record in rounds.play(prepared.setting, prepared.state, config.training.rounds):
+                state = after
+                metrics.append(run_folder.append(path, record, federation.client_names))
+                if on_round is not None:
+                    on_round(record)
+    except KeyboardInterrupt:
+        if metrics:
+            run_folder.finish(path, config, federation, state, metrics)
+        raise
+    summary = run_folder.finish(path, config, federation, state, metrics)
+    return Run(path, config, federation, summary, metrics, state)
+
+
+def run(
+    method: str = "hcfl+(fedrc)",
+    data: str | Federation = "digits",
+    model: str | Pair | Builder = "auto",
+    out: str | Path | None = None,
+    on_round: Callable[[Record], None] | None = None,
+    **settings: Any,
+) -> Run:
+    """Run a method and return what it found.
+
+    `data` is a source's name, a file, or a `Federation`; `model` a name, an (extractor, head) pair of modules, or a
+    function that builds one. `settings` are those of the command line: rounds, clients, alpha, beta, rho, lr, seed, …
+    """
+    named: dict[str, Any] = {"method": method}
+    if isinstance(data, str):
+        named["data"] = data
+    else:
+        for name in settings:
+            if flat_fields().get(name, "").startswith("data."):
+                raise InputError(f"{name} = {settings[name]!r}: the federation that was passed is already built")
+    if isinstance(model, str):
+        named["model"] = model
+    prepared = prepare(
+        from_flat(**named, **settings),
+        None if isinstance(data, str) else data,
+        None if isinstance(model, str) else model,
+    )
+    return execute(prepared, None if out is None else Path(out), on_round)

@@ -1,0 +1,1 @@
+"""What people look at: progress while it runs, tables and pictures when it ends."""

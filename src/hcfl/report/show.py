@@ -1,0 +1,46 @@
+"""Runs as people see them: progress, then a table, a picture and the place where everything lies."""
+
+from pathlib import Path
+
+from rich.console import Console
+
+from hcfl import run_folder
+from hcfl.config import Config
+from hcfl.experiment import Run, execute, prepare
+from hcfl.report import plots, progress, tables
+
+
+def run_and_show(config: Config, out: Path | None, console: Console) -> Run:
+    """Run a configuration and show what it found."""
+    run = _run(config, out, console)
+    console.print(tables.summary_table([run]))
+    plots.save(plots.plot_runs([run]), run.path / run_folder.PICTURE)
+    console.print(f"Run folder: {run.path}", highlight=False, soft_wrap=True)
+    return run
+
+
+def demo(seed: int, console: Console) -> tuple[Run, Run]:
+    """HCFL+(FedRC) beside FedAvg on the default federation."""
+    console.print(
+        "30 clients hold handwritten digits. They fall into three groups that give the same image different labels,\n"
+        "and nobody knows the groups: not the server, not the clients. HCFL+ starts from a single cluster.\n",
+        highlight=False,
+    )
+    configs = [
+        Config.parse({"method": {"name": name}, "seed": seed, "data": {"source": "digits"}})
+        for name in ("hcfl+(fedrc)", "fedavg")
+    ]
+    found, single = (_run(config, None, console) for config in configs)
+    console.print(tables.summary_table([found, single]))
+    picture = plots.save(plots.plot_runs([found, single]), found.path / run_folder.PICTURE)
+    console.print(f"Run folders: {found.path}, {single.path}", highlight=False, soft_wrap=True)
+    console.print(f"Picture: {picture}", highlight=False, soft_wrap=True)
+    return found, single
+
+
+def _run(config: Config, out: Path | None, console: Console) -> Run:
+    prepared = prepare(config)
+    for note in prepared.setting.federation.notes:
+        console.print(f"Note: {note}.", highlight=False)
+    with progress.show(config.method.name, config.training.rounds, console) as on_round:
+        return execute(prepared, out, on_round)

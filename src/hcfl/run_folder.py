@@ -1,0 +1,192 @@
+"""The run folder: what a run leaves on disk, as a stable contract (docs/run-folder.md)."""
+
+import csv
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from hcfl import checkpoint
+from hcfl.clusters import Change, Split
+from hcfl.config import Config
+from hcfl.data import Federation
+from hcfl.errors import InputError
+from hcfl.rounds import Record
+from hcfl.state import RunState
+
+Row = dict[str, Any]
+
+CONFIG, METRICS, EVENTS = "config.yaml", "metrics.jsonl", "events.jsonl"
+CLIENTS, SUMMARY, CHECKPOINT, PICTURE = "clients.csv", "summary.json", "checkpoint", "run.png"
+
+
+def create(path: Path, config: Config) -> Path:
+    """Make a new run folder; one that already holds a run is never touched."""
+    if (path / CONFIG).exists():
+        raise InputError(f"out = {str(path)!r}: already holds a run; choose another folder or remove it")
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+        (path / CONFIG).write_text(config.to_yaml(), encoding="utf-8")
+        for name in (METRICS, EVENTS):
+            (path / name).write_text("", encoding="utf-8")
+    except OSError as error:
+        raise InputError(f"out = {str(path)!r}: cannot be written ({error.strerror})") from None
+    return path
+
+
+def free_path(parent: Path, name: str) -> Path:
+    """Return a folder under `parent` that does not exist yet."""
+    path, number = parent / name, 2
+    while path.exists():
+        path, number = parent / f"{name}-{number}", number + 1
+    return path
+
+
+def metrics_row(record: Record) -> Row:
+    """Return one line of `metrics.jsonl`."""
+    return {
+        "round": record.round,
+        "participants": record.participants,
+        "objective": record.objective,
+        "val": record.val,
+        "test": record.test,
+        "test_per_concept": list(record.test_per_concept) or None,
+        "clusters": record.clusters,
+        "cluster_ids": list(record.cluster_sizes),
+        "cluster_sizes": list(record.cluster_sizes.values()),
+        "ari": record.quality.ari,
+        "ari_affected": record.quality.ari_affected,
+        "nmi": record.quality.nmi,
+        "purity": record.quality.purity,
+        "pairs_without_shared_class": record.without_shared_class,
+        "bytes_up": sum(record.up.values()),
+        "bytes_down": sum(record.down.values()),
+        "bytes_up_by_part": record.up,
+        "bytes_down_by_part": record.down,
+        "seconds": record.seconds,
+    }
+
+
+def event_row(change: Change, client_names: Sequence[Any]) -> Row:
+    """Return one line of `events.jsonl`; clusters are named by their stable ids."""
+    if not isinstance(change, Split):
+        return {
+            "event": "removal",
+            "round": change.round,
+            "cluster": change.cluster,
+            "new_cluster": None,
+            "members": {},
+            "max_distance": None,
+            "mean_distance": None,
+            "threshold": None,
+        }
+    parts = {change.parent: change.first, change.child: change.second}
+    return {
+        "event": "split",
+        "round": change.round,
+        "cluster": change.parent,
+        "new_cluster": change.child,
+        "members": {cluster: [client_names[c] for c in part] for cluster, part in parts.items()},
+        "max_distance": change.maximum,
+        "mean_distance": change.mean,
+        "threshold": change.threshold,
+    }
+
+
+def append(path: Path, record: Record, client_names: Sequence[Any]) -> Row:
+    """Write what a round gave; return its metrics."""
+    row = metrics_row(record)
+    with (path / METRICS).open("a", encoding="utf-8") as file:
+        file.write(json.dumps(row) + "\n")
+    with (path / EVENTS).open("a", encoding="utf-8") as file:
+        file.writelines(json.dumps(event_row(change, client_names)) + "\n" for change in record.changes)
+    return row
+
+
+def summarise(config: Config, federation: Federation, metrics: Sequence[Row]) -> Row:
+    """Return `summary.json`: best round, last round, and Test at the best-Val round, so that nobody is misled."""
+    last = metrics[-1]
+    val_best = _best(metrics, "val")
+    test_best = _best(metrics, "test")
+    return {
+        "method": config.method.name,
+        "data": config.data.source,
+        "partition": describe_partition(config),
+        "seed": config.seed,
+        "rounds": last["round"],
+        "val_best": val_best and val_best["val"],
+        "val_best_round": val_best and val_best["round"],
+        "test_best": test_best and test_best["test"],
+        "test_best_round": test_best and test_best["round"],
+        "val_last": last["val"],
+        "test_last": last["test"],
+        "test_at_best_val": val_best and val_best["test"],
+        "clusters_last": last["clusters"],
+        "clusters_max": max(row["clusters"] for row in metrics),
+        "clusters_true": federation.truth and federation.truth.concepts,
+        "ari_last": last["ari"],
+        "ari_affected_last": last["ari_affected"],
+        "seconds_per_round": sum(row["seconds"] for row in metrics) / len(metrics),
+        "bytes_up": sum(row["bytes_up"] for row in metrics),
+        "bytes_down": sum(row["bytes_down"] for row in metrics),
+    }
+
+
+def describe_partition(config: Config) -> str:
+    """Name how samples were dealt, with the readings of α and β: a result means nothing without them."""
+    data = config.data
+    if data.partition == "natural":
+        return "natural"
+    parts = {
+        "lda": f"lda alpha={data.alpha} ({data.alpha_reading})",
+        "classes": f"{data.classes_per_client} classes per client ({data.grouping})",
+        "iid": "iid",
+    }
+    words = [parts[data.partition or "iid"]]
+    if data.beta:
+        words.append(f"{data.concepts} concepts beta={data.beta} ({data.beta_reading})")
+    if data.noise != "none":
+        words.append(f"{data.noise} noise {data.noise_rate}")
+    return ", ".join(words)
+
+
+def _best(metrics: Sequence[Row], key: str) -> Row | None:
+    """Return the first round with the largest value, or None where nothing was measured."""
+    measured = [row for row in metrics if row[key] is not None]
+    return max(measured, key=lambda row: row[key]) if measured else None
+
+
+def finish(path: Path, config: Config, federation: Federation, state: RunState, metrics: Sequence[Row]) -> Row:
+    """Write `clients.csv`, `summary.json` and the checkpoint; return the summary."""
+    with (path / CLIENTS).open("w", newline="", encoding="utf-8") as file:
+        csv.writer(file).writerows(client_rows(federation, state))
+    checkpoint.save(path / CHECKPOINT, state, federation.scaling)
+    summary = summarise(config, federation, metrics)
+    (path / SUMMARY).write_text(json.dumps(summary, indent=2) + "\n", encoding="utf-8")
+    return summary
+
+
+def client_rows(federation: Federation, state: RunState) -> list[list[Any]]:
+    """Return `clients.csv`: who belongs where, beside the truth where it is known."""
+    server, truth = state.server, federation.truth
+    table: list[list[Any]] = [
+        [
+            "client",
+            "samples",
+            "true_concept",
+            "cluster",
+            *(f"weight_{cluster}" for cluster in server.clusters),
+        ]
+    ]
+    for client, name in enumerate(federation.client_names):
+        column = int(server.members[client])
+        table.append(
+            [
+                name,
+                len(federation.train[client]),
+                "" if truth is None else truth.names[truth.concept[client]],
+                "" if column < 0 else server.clusters[column],
+                *(f"{weight:.6g}" for weight in server.weights[client].tolist()),
+            ]
+        )
+    return table
