@@ -1,6 +1,7 @@
 """The K models of a federation as stacked tensors: one shared extractor with K heads, or K full models."""
 
 from collections.abc import Callable, Sequence
+from copy import deepcopy
 from dataclasses import dataclass
 from typing import Literal
 
@@ -92,8 +93,8 @@ def initialise(
 
 
 def _with_new_head(pair: Pair) -> Pair:
-    """Redraw the head in place, layer by layer, as its layers initialise themselves."""
-    extractor, head = pair
+    """Copy a pair and draw its head anew, layer by layer, as its layers initialise themselves."""
+    extractor, head = deepcopy(pair)
     for module in head.modules():
         if callable(reset := getattr(module, "reset_parameters", None)):
             reset()

@@ -1,9 +1,10 @@
 """Where samples come from: the embedded digits, or a user's own arrays, checked before anything is built on them."""
 
+import zlib
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, get_args
-from zipfile import BadZipFile
+from zipfile import BadZipFile, ZipFile
 
 import numpy as np
 from numpy.typing import NDArray
@@ -48,11 +49,13 @@ def read(source: str, kind: str) -> Samples:
 def read_npz(path: Path, kind: str) -> Samples:
     """Read a user's own arrays; nothing in the file can run code."""
     try:
-        with np.load(path, allow_pickle=False) as archive:
+        with path.open("rb") as file, ZipFile(file):
+            file.seek(0)
+            archive = np.load(file, allow_pickle=False)
             arrays = {key: archive[key] for key in archive.files}
     except FileNotFoundError:
         raise InputError(f"data.source = {str(path)!r}: there is no such file") from None
-    except (OSError, ValueError, BadZipFile, EOFError) as error:
+    except (OSError, ValueError, BadZipFile, EOFError, KeyError, NotImplementedError, zlib.error) as error:
         raise InputError(f"data.source = {str(path)!r}: cannot be read as .npz without objects ({error})") from None
     known = ("x", "y", "client", "concept", "test")
     for key in ("x", "y"):

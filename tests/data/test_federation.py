@@ -1,0 +1,163 @@
+"""From samples to a federation: everything seeded, the truth recorded, nothing shared (spec §7 and §8)."""
+
+import numpy as np
+import pytest
+import torch
+from conftest import blobs
+
+from hcfl.config import DataConfig
+from hcfl.data import Federation, build
+from hcfl.errors import InputError
+
+
+@pytest.fixture(scope="module")
+def digits():
+    return build(DataConfig(), seed=0)
+
+
+def test_the_default_federation(digits):
+    federation, config = digits
+    assert federation.clients == 30
+    assert federation.classes == 10
+    assert federation.shape == (8, 8, 1)
+    assert federation.truth.concepts == 3
+    assert np.bincount(federation.truth.concept).tolist() == [10, 10, 10]
+    assert federation.truth.affected.all()
+    assert len(federation.test_x) == pytest.approx(1797 * 0.2, abs=5)
+    assert (config.partition, config.clients, config.concepts, config.beta) == ("lda", 30, 3, 0.9)
+
+
+def test_every_sample_is_somebody_s_exactly_once(digits):
+    federation, _ = digits
+    rows = torch.cat([*federation.train, *federation.val]).tolist()
+    assert len(rows) == len(set(rows)) == 1797 - len(federation.test_x)
+    for train, val in zip(federation.train, federation.val, strict=True):
+        assert len(val) == round(0.1 * (len(train) + len(val)))
+
+
+def test_clients_labels_are_those_of_their_concept(digits):
+    federation, config = digits
+    plain, _ = build(config.model_copy(update={"beta": 0.0}), seed=0)
+    for client, concept in enumerate(federation.truth.concept):
+        rows = federation.train[client]
+        assert torch.equal(rows, plain.train[client])
+        assert torch.equal(federation.y[rows], (plain.y[rows] + int(concept)) % 10)
+
+
+def test_newcomers_see_the_same_images_with_their_concept_s_labels(digits):
+    federation, _ = digits
+    first, second, third = federation.newcomers
+    assert torch.equal(first.fit_rows, second.fit_rows)
+    assert torch.equal((first.score_labels + 2) % 10, third.score_labels)
+    assert len(first.fit_rows) == round(0.9 * len(federation.test_x))
+    together = torch.cat([first.fit_rows, first.score_rows])
+    assert sorted(together.tolist()) == list(range(len(federation.test_x)))
+
+
+def test_the_same_seed_gives_the_same_federation_and_another_seed_another(digits):
+    federation, config = digits
+    again, _ = build(config, seed=0)
+    other, _ = build(config, seed=1)
+    assert all(torch.equal(a, b) for a, b in zip(federation.train, again.train, strict=True))
+    assert torch.equal(federation.y, again.y)
+    assert not all(torch.equal(a, b) for a, b in zip(federation.train, other.train, strict=True))
+
+
+def test_inputs_are_standardised_over_training_data(digits):
+    federation, _ = digits
+    inputs = torch.cat([federation.local_data(client).inputs for client in range(federation.clients)])
+    assert inputs.mean().item() == pytest.approx(0, abs=1e-5)
+    assert inputs.std().item() == pytest.approx(1, abs=1e-3)
+
+
+def test_noise_reaches_train_and_val_but_never_the_test_set():
+    x, y = blobs(per_class=500)
+    clean = Federation.from_arrays(x, y, clients=5, seed=0)
+    noisy = Federation.from_arrays(x, y, clients=5, noise="pair", noise_rate=0.25, seed=0)
+    for rows in (torch.cat(clean.train), torch.cat(clean.val)):
+        assert (clean.y[rows] != noisy.y[rows]).double().mean().item() == pytest.approx(0.25, abs=0.06)
+    assert torch.equal(clean.newcomers[0].fit_labels, noisy.newcomers[0].fit_labels)
+
+
+def test_affected_clients_hold_enough_relabelled_samples():
+    x, y = blobs(classes=10, per_class=60)
+    federation = Federation.from_arrays(x, y, clients=10, partition="classes", classes_per_client=2, beta=0.2, seed=0)
+    original = Federation.from_arrays(x, y, clients=10, partition="classes", classes_per_client=2, seed=0)
+    for client, affected in enumerate(federation.truth.affected):
+        rows = torch.cat([original.train[client], original.val[client]])
+        assert affected == ((original.y[rows] < 3).double().mean() >= 0.15)
+    assert 0 < federation.truth.affected.sum() < 10
+
+
+def test_concepts_that_coincide_are_one_and_reported():
+    x, y = blobs(classes=10, per_class=20)
+    federation = Federation.from_arrays(x, y, clients=9, partition="iid", beta=0.1)
+    assert federation.truth.concepts == 2
+    assert len(federation.newcomers) == 3
+    assert federation.notes == ("concepts that coincide: 2 = 0",)
+
+
+def test_classes_that_nobody_holds_are_reported():
+    x, y = blobs(classes=5, per_class=20)
+    federation = Federation.from_arrays(x, y, clients=4, classes_per_client=2)
+    assert "classes that no client holds" in federation.notes[0]
+
+
+def natural(**extra):
+    x, y = blobs(per_class=30)
+    client = np.array(["north", "south", "west"])[np.arange(len(y)) % 3]
+    return x, y, {"client": client, **extra}
+
+
+def test_a_natural_federation_is_taken_as_it_is():
+    x, y, extra = natural()
+    federation = Federation.from_arrays(x, y, **extra)
+    assert federation.client_names == ("north", "south", "west")
+    assert federation.truth is None
+    assert federation.newcomers == ()
+    rows = torch.cat([federation.train[1], federation.val[1]]).tolist()
+    assert sorted(rows) == np.flatnonzero(extra["client"] == "south").tolist()
+    assert torch.equal(federation.y, torch.from_numpy(y))
+
+
+def test_a_natural_federation_may_know_its_concepts_and_test_set():
+    x, y, extra = natural()
+    concept = np.where(extra["client"] == "west", "b", "a")
+    test = np.arange(len(y)) % 5 == 0
+    federation = Federation.from_arrays(x, y, **extra, concept=concept, test=test)
+    assert federation.truth.concept.tolist() == [0, 0, 1]
+    assert federation.truth.names == ("a", "b")
+    assert federation.truth.affected is None
+    assert [newcomer.name for newcomer in federation.newcomers] == ["concept a", "concept b"]
+    assert sum(len(n.fit_rows) + len(n.score_rows) for n in federation.newcomers) == test.sum()
+
+
+@pytest.mark.parametrize(
+    "settings", [{"clients": 4}, {"alpha": 1.0}, {"beta": 0.2}, {"partition": "iid"}, {"noise": "pair"}]
+)
+def test_a_natural_federation_refuses_to_be_dealt_again(settings):
+    x, y, extra = natural()
+    with pytest.raises(InputError, match=f"data.{next(iter(settings))} = "):
+        Federation.from_arrays(x, y, **extra, **settings)
+
+
+def test_a_client_has_one_concept():
+    x, y, extra = natural()
+    with pytest.raises(InputError, match="client north has 2 concepts"):
+        Federation.from_arrays(x, y, **extra, concept=np.arange(len(y)) % 2)
+
+
+def test_settings_of_another_partition_are_refused():
+    x, y = blobs()
+    with pytest.raises(InputError, match=r"data.alpha = 1.0: belongs to partition lda, but the partition is iid"):
+        Federation.from_arrays(x, y, partition="iid", alpha=1.0)
+    with pytest.raises(InputError, match=r"data.classes_per_client = null"):
+        Federation.from_arrays(x, y, partition="classes")
+    with pytest.raises(InputError, match=r"data.partition = natural: arrays does not say"):
+        Federation.from_arrays(x, y, partition="natural")
+
+
+def test_a_client_of_one_sample_trains_on_it_and_holds_nothing_out():
+    x, y = blobs(per_class=2)
+    federation = Federation.from_arrays(x, y, client=np.arange(len(y)))
+    assert all(len(train) == 1 and len(val) == 0 for train, val in zip(federation.train, federation.val, strict=True))

@@ -1,0 +1,80 @@
+"""Methods are declarations; compositions that make no sense are refused with the reason (spec §2 and §6)."""
+
+import pytest
+
+from hcfl.errors import InputError
+from hcfl.methods import METHODS, Method, build, settings_of
+from hcfl.tiers import (
+    Conditional,
+    Correlation,
+    Fixed,
+    HardByLoss,
+    HardByParameters,
+    PrototypeDistance,
+    SampleWiseEM,
+    Single,
+    SoftEM,
+    SplitAndRemove,
+    UpdateCosine,
+)
+
+TABLE = {
+    "fedavg": (Conditional(), Single(), Fixed(), None, "full", 1),
+    "ifca": (Conditional(), HardByLoss(), Fixed(), None, "full", 3),
+    "fesem": (Conditional(), HardByParameters(), Fixed(), None, "full", 3),
+    "fedem": (Conditional(), SoftEM(), Fixed(), None, "full", 3),
+    "fedrc": (Correlation(), SoftEM(), Fixed(), None, "full", 3),
+    "hcfl+(fesem)": (Conditional(), HardByParameters(), SplitAndRemove(0.3), PrototypeDistance("ASCP"), "split", 1),
+    "hcfl+(fedem)": (Conditional(), SampleWiseEM(0.0), SplitAndRemove(0.3), PrototypeDistance("ASCP"), "split", 1),
+    "hcfl+(fedrc)": (Correlation(), SampleWiseEM(0.4), SplitAndRemove(0.3), PrototypeDistance("CSCP"), "split", 1),
+}
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_every_method_is_the_composition_of_the_spec_s_table(name):
+    assert build(name) == Method(name, *TABLE[name])
+
+
+def test_settings_reach_the_tiers():
+    method = build("hcfl+(fedrc)", rho=0.05, mu=0.7, clusters=2)
+    assert method.adaptation == SplitAndRemove(0.05)
+    assert method.weighting == SampleWiseEM(0.7)
+    assert method.clusters == 2
+    assert build("hcfl+(fedrc)", rho=None) == build("hcfl+(fedrc)")
+
+
+def test_names_and_settings_that_do_not_exist_are_refused():
+    with pytest.raises(InputError, match=r"'fedrcc'.*did you mean fedrc\?"):
+        build("fedrcc")
+    with pytest.raises(InputError, match=r"method.rho = 0.1: fedavg has no such setting; it has no settings"):
+        build("fedavg", rho=0.1)
+    with pytest.raises(InputError, match=r"method.mu = 0.1: fedem has no such setting; its settings are clusters"):
+        build("fedem", mu=0.1)
+    assert settings_of("hcfl+(fesem)") == {"clusters": 1, "rho": 0.3}
+
+
+CSCP = PrototypeDistance("CSCP")
+
+
+@pytest.mark.parametrize(
+    ("choices", "reason"),
+    [
+        ((Conditional(), Single(), SplitAndRemove(0.1), CSCP, "split", 1), "nothing to split"),
+        ((Conditional(), Single(), Fixed(), None, "full", 2), "one cluster"),
+        ((Conditional(), SoftEM(), SplitAndRemove(0.1), None, "split", 1), "needs a distance"),
+        ((Conditional(), SoftEM(), Fixed(), CSCP, "split", 3), "never looks at a distance"),
+        ((Conditional(), SoftEM(), SplitAndRemove(0.1), CSCP, "full", 1), "shared feature space"),
+        ((Conditional(), SoftEM(), Fixed(), None, "full", 0), "at least 1"),
+    ],
+)
+def test_invalid_compositions_are_refused_with_the_reason(choices, reason):
+    with pytest.raises(InputError, match=f"method mine: .*{reason}"):
+        Method("mine", *choices)
+
+
+@pytest.mark.parametrize("topology", ["split", "full"])
+@pytest.mark.parametrize("weighting", [HardByLoss(), HardByParameters(), SoftEM(), SampleWiseEM(0.4)])
+@pytest.mark.parametrize("formulation", [Conditional(), Correlation()])
+def test_every_other_composition_is_a_method(formulation, weighting, topology):
+    Method("mine", formulation, weighting, Fixed(), None, topology, 3)
+    Method("mine", formulation, weighting, SplitAndRemove(0.3), UpdateCosine(), topology, 1)

@@ -1,0 +1,180 @@
+"""The server's part of a round on hand-computed numbers (spec §2 and §4)."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+from torch.testing import assert_close
+
+from hcfl import server
+from hcfl.clusters import Removal, Split
+from hcfl.ensemble import Ensemble
+from hcfl.methods import build
+from hcfl.models import MODELS, Network
+from hcfl.server import Reports, aggregate, apply, own_updates, weighted_mean
+from hcfl.state import Update
+from hcfl.tiers import Decision, SplitDecision
+
+NETWORK = Network(*MODELS["mlp"]((2,), 2))
+
+
+def ensemble(heads, extractors=((0.0,),), topology="split") -> Ensemble:
+    return Ensemble({"e": torch.tensor(extractors)}, {"h": torch.tensor(heads)}, topology)
+
+
+def update(client, samples, heads, weights, columns=None, extractors=((0.0,),), counts=None) -> Update:
+    return Update(
+        client=client,
+        samples=samples,
+        columns=tuple(range(len(heads))) if columns is None else columns,
+        extractors={"e": torch.tensor(extractors)},
+        heads={"h": torch.tensor(heads)},
+        weights=torch.tensor(weights),
+        objective=0.0,
+        counts=counts,
+    )
+
+
+def test_weighted_mean_weighs_by_samples_and_keeps_what_nobody_reports():
+    received = {"h": torch.tensor([[9.0], [9.0], [9.0]])}
+    reported = {"h": torch.tensor([[1.0], [5.0], [2.0]])}
+    # Column 0 from two clients of 30 and 10 samples, column 2 from one, column 1 from nobody.
+    mean = weighted_mean(received, reported, torch.tensor([0, 0, 2]), torch.tensor([30.0, 10.0, 4.0]))
+    assert mean["h"].tolist() == [[2.0], [9.0], [2.0]]
+
+
+def test_counters_among_running_statistics_stay_whole_numbers():
+    mean = weighted_mean(
+        {"n": torch.tensor([0])}, {"n": torch.tensor([3, 4])}, torch.tensor([0, 0]), torch.tensor([1.0, 3.0])
+    )
+    assert mean["n"].dtype == torch.int64
+    assert mean["n"].tolist() == [4]
+
+
+def test_soft_clusters_average_everybody_and_the_extractor_too():
+    updates = [
+        update(0, 30, [[1.0], [0.0]], [0.9, 0.1], extractors=[[4.0]]),
+        update(1, 10, [[5.0], [8.0]], [0.1, 0.9], extractors=[[0.0]]),
+    ]
+    received = ensemble([[0.0], [0.0]])
+    found = aggregate(received, Reports.of(updates, received), torch.tensor([30.0, 10.0]))
+    assert found.heads["h"].tolist() == [[2.0], [2.0]]
+    assert found.extractors["e"].tolist() == [[3.0]]
+
+
+def test_hard_clusters_average_their_own_clients_and_an_empty_one_keeps_its_model():
+    received = ensemble([[7.0], [7.0]], [[7.0], [7.0]], "full")
+    updates = [
+        update(0, 30, [[1.0]], [1.0, 0.0], columns=(0,), extractors=[[4.0]]),
+        update(1, 10, [[5.0]], [1.0, 0.0], columns=(0,), extractors=[[0.0]]),
+    ]
+    found = aggregate(received, Reports.of(updates, received), torch.tensor([30.0, 10.0]))
+    assert found.heads["h"].tolist() == [[2.0], [7.0]]
+    assert found.extractors["e"].tolist() == [[3.0], [7.0]]
+
+
+def test_class_shares_come_from_the_latest_report_of_all_clients():
+    state = server.begin(build("fedrc", clusters=1), ensemble([[0.0]]), clients=3, classes=2)
+    assert_close(server.shares(state, 2), torch.tensor([[0.5, 0.5]]))
+    first = [update(0, 4, [[0.0]], [1.0], counts=torch.tensor([[3.0, 1.0]]))]
+    state = server.record(state, first)
+    assert_close(server.shares(state, 2), torch.tensor([[0.75, 0.25]]))
+    # Client 1 reports later; client 0 is absent and still counts; client 2 never reported.
+    state = server.record(state, [update(1, 4, [[0.0]], [1.0], counts=torch.tensor([[0.0, 4.0]]))])
+    assert_close(server.shares(state, 2), torch.tensor([[3 / 8, 5 / 8]]))
+    assert state.last_seen.tolist() == [1, 2, 0]
+
+
+@pytest.fixture
+def four():
+    """Four clients took part; clients 1 and 3 are at cluster 1 of ids (5, 8); client 4 never took part."""
+    state = server.begin(build("hcfl+(fedrc)", clusters=2), ensemble([[0.0], [0.0]]), clients=5, classes=2)
+    weights = [[0.9, 0.1], [0.4, 0.6], [0.8, 0.2], [0.0, 1.0]]
+    updates = [
+        update(c, 10 * (c + 1), [[float(c)], [10.0 + c]], w, counts=torch.full((2, 2), float(c)))
+        for c, w in enumerate(weights)
+    ]
+    reports = Reports.of(updates, state.ensemble)
+    state = replace(server.record(state, updates), clusters=(5, 8), born=9)
+    return state, reports, [0, 1, 2, 3]
+
+
+def decide(first, second, remove=(), halve=True, parent=1) -> Decision:
+    return Decision(SplitDecision(parent, first, second, halve, 0.9, 0.3, 0.5), remove)
+
+
+def test_a_split_averages_each_part_and_halves_weights(four):
+    state, reports, clients = four
+    after = apply(state, decide((1,), (3,)), False, reports, clients)
+    assert after.clusters == (5, 8, 9)
+    assert after.born == 10
+    # Heads of cluster 8: client 1 sent 11, client 3 sent 13; cluster 5 stays.
+    assert after.ensemble.heads["h"].tolist() == [[0.0], [11.0], [13.0]]
+    assert_close(after.weights[1], torch.tensor([0.4, 0.3, 0.3]))
+    assert_close(after.weights[3], torch.tensor([0.0, 0.5, 0.5]))
+    assert_close(after.weights[0], torch.tensor([0.9, 0.05, 0.05]))
+    # The tie goes to the part that the split put the client in; who never took part stays uniform and nobody's.
+    assert after.members.tolist() == [0, 1, 0, 2, -1]
+    assert_close(after.weights[4], torch.full((3,), 1 / 3))
+    assert_close(after.counts[:, 2], after.counts[:, 1])
+    assert after.changes == (Split(1, 8, 9, (1,), (3,), "halve", 0.9, 0.3, 0.5),)
+
+
+def test_a_part_is_averaged_by_its_clients_samples(four):
+    state, reports, clients = four
+    after = apply(state, decide((0, 2), (1, 3), parent=0), False, reports, clients)
+    # Cluster 5: clients 0 (10 samples, sent 0) and 2 (30, sent 2) | 1 (20, sent 1) and 3 (40, sent 3).
+    assert_close(after.ensemble.heads["h"], torch.tensor([[60 / 40], [0.0], [140 / 60]]))
+
+
+def test_a_part_without_participants_keeps_the_parent_s_head(four):
+    state, reports, clients = four
+    state = replace(state, ensemble=ensemble([[1.0], [2.0]]))
+    after = apply(state, decide((1, 3), (4,)), False, reports, clients)
+    assert_close(after.ensemble.heads["h"], torch.tensor([[1.0], [(20 * 11 + 40 * 13) / 60], [2.0]]))
+
+
+def test_without_scwu_members_are_one_hot(four):
+    state, reports, clients = four
+    after = apply(state, decide((1,), (3,), halve=False), False, reports, clients)
+    assert after.weights[1].tolist() == [0.0, 1.0, 0.0]
+    assert after.weights[3].tolist() == [0.0, 0.0, 1.0]
+    assert_close(after.weights[0], torch.tensor([0.9, 0.05, 0.05]))
+    assert after.changes[0].rule == "one-hot"
+
+
+def test_removal_drops_the_column_everywhere(four):
+    state, reports, clients = four
+    after = apply(state, Decision(remove=(0,)), False, reports, clients)
+    assert after.clusters == (8,)
+    assert after.ensemble.heads["h"].shape == (1, 1)
+    assert after.counts.shape == (5, 1, 2)
+    assert_close(after.weights, torch.ones(5, 1))
+    assert after.members.tolist() == [0, 0, 0, 0, -1]
+    assert after.changes == (Removal(1, 5),)
+
+
+def test_split_and_removal_in_one_round_keep_their_clusters_apart(four):
+    state, reports, clients = four
+    after = apply(state, decide((1,), (3,), remove=(0,)), False, reports, clients)
+    assert after.clusters == (8, 9)
+    assert after.ensemble.heads["h"].tolist() == [[11.0], [13.0]]
+    assert after.members.tolist()[1::2] == [0, 1]
+    assert after.born == 10, "ids are never used again"
+
+
+def test_own_update_is_that_of_the_client_s_own_head():
+    received = ensemble([[1.0], [2.0]])
+    updates = [update(0, 1, [[4.0], [0.0]], [0.9, 0.1]), update(1, 1, [[0.0], [7.0]], [0.2, 0.8])]
+    found = own_updates(NETWORK, received, Reports.of(updates, received), torch.tensor([0, 1]))
+    assert found.tolist() == [[3.0], [5.0]]
+
+
+def test_in_the_full_topology_the_update_is_the_whole_model():
+    received = ensemble([[1.0], [2.0]], [[0.5], [0.25]], "full")
+    updates = [
+        update(0, 1, [[4.0]], [1.0, 0.0], columns=(0,), extractors=[[1.0]]),
+        update(1, 1, [[7.0]], [0.0, 1.0], columns=(1,), extractors=[[1.0]]),
+    ]
+    found = own_updates(NETWORK, received, Reports.of(updates, received), torch.tensor([0, 1]))
+    assert found.tolist() == [[3.0, 0.5], [5.0, 0.75]]

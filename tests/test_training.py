@@ -1,0 +1,120 @@
+"""Local training against PyTorch's own optimiser and against one head at a time (spec §3, eqs. (6) and (7))."""
+
+import pytest
+import torch
+from torch import nn
+from torch.nn.functional import cross_entropy
+from torch.testing import assert_close
+
+from hcfl.ensemble import row, rows, stack
+from hcfl.models import Network, mlp, parameters_of
+from hcfl.training import (
+    LocalData,
+    LocalSGD,
+    batch_indices,
+    cross_entropy_per_cluster,
+    descend,
+    train_extractor,
+    train_heads,
+    train_model,
+    weighted_loss,
+)
+
+SGD = LocalSGD(lr=0.1, momentum=0.9, weight_decay=0.01, batch=4, epochs=2)
+
+
+@pytest.fixture
+def task():
+    torch.manual_seed(0)
+    extractor, head = mlp((5,), 3, hidden=(6,))
+    heads = stack([parameters_of(nn.Linear(6, 3)) for _ in range(2)])
+    data = LocalData(torch.randn(10, 5), torch.randint(0, 3, (10,)), 3)
+    gamma = torch.rand(10, 2)
+    batches = batch_indices(10, SGD, torch.Generator().manual_seed(1))
+    return Network(extractor, head), parameters_of(extractor), heads, data, gamma, batches
+
+
+def test_weighted_loss_by_hand():
+    # Two clusters with uniform logits over two classes: CE = log 2 everywhere.
+    loss = weighted_loss(torch.zeros(2, 2, 2), torch.tensor([0, 1]), torch.tensor([[0.5, 0.5], [1.0, 0.0]]))
+    assert loss.item() == pytest.approx(2 * 0.6931472 / 2)
+
+
+def test_cross_entropy_per_cluster_is_that_of_each_cluster():
+    logits, labels = torch.randn(7, 3, 4), torch.randint(0, 4, (7,))
+    found = cross_entropy_per_cluster(logits, labels)
+    for k in range(3):
+        assert_close(found[:, k], cross_entropy(logits[:, k], labels, reduction="none"))
+
+
+def test_descend_is_torch_s_sgd(task):
+    network, extractor, heads, data, _, batches = task
+    module = nn.Sequential(network.extractor, nn.Linear(6, 3))
+    module[0].load_state_dict(extractor)
+    module[1].load_state_dict(row(heads, 0))
+    optimiser = torch.optim.SGD(module.parameters(), lr=0.1, momentum=0.9, weight_decay=0.01)
+    for batch in batches:
+        optimiser.zero_grad()
+        cross_entropy(module(data.inputs[batch]), data.labels[batch]).backward()
+        optimiser.step()
+
+    found, head = train_model(network, extractor, rows(heads, [0]), data, torch.ones(10, 1), batches, SGD)
+    for name, tensor in module[0].state_dict().items():
+        assert_close(found[name], tensor)
+    for name, tensor in module[1].state_dict().items():
+        assert_close(head[name][0], tensor)
+
+
+def test_descend_leaves_its_start_alone():
+    start = {"w": torch.ones(2)}
+    moved = descend([start], lambda batch, p: (p["w"] ** 2).sum(), [torch.arange(1)], SGD)
+    assert start["w"].tolist() == [1.0, 1.0]
+    # one step: 1 − 0.1·(2 + 0.01)
+    assert_close(moved[0]["w"], torch.full((2,), 1 - 0.1 * 2.01))
+
+
+def test_heads_trained_together_equal_heads_trained_alone(task):
+    network, extractor, heads, data, gamma, batches = task
+    features = network.embed(extractor, data.inputs).detach()
+    together = train_heads(network, heads, features, data.labels, gamma, batches, SGD)
+    for k in range(2):
+        alone = train_heads(network, rows(heads, [k]), features, data.labels, gamma[:, [k]], batches, SGD)
+        for name in heads:
+            assert_close(together[name][[k]], alone[name])
+
+
+def test_extractor_training_holds_heads_fixed_and_sums_over_clusters(task):
+    network, extractor, heads, data, gamma, batches = task
+    one = LocalSGD(lr=0.1, momentum=0.0, weight_decay=0.0, batch=10)
+    everything = [torch.arange(10)]
+    found = train_extractor(network, extractor, heads, data, gamma, everything, one)
+
+    leaves = {name: tensor.clone().requires_grad_() for name, tensor in extractor.items()}
+    features = torch.relu(data.inputs @ leaves["1.weight"].T + leaves["1.bias"])
+    loss = sum(
+        (gamma[:, k] * cross_entropy(features @ heads["weight"][k].T + heads["bias"][k], data.labels, reduction="none"))
+        for k in range(2)
+    ).mean()
+    for (name, leaf), gradient in zip(leaves.items(), torch.autograd.grad(loss, leaves.values()), strict=True):
+        assert_close(found[name], leaf.detach() - 0.1 * gradient)
+
+
+@pytest.mark.parametrize(("samples", "sizes"), [(9, [4, 4]), (10, [4, 4, 2]), (8, [4, 4]), (1, [1]), (4, [4])])
+def test_a_last_batch_of_one_sample_is_left_out_unless_it_is_the_only_one(samples, sizes):
+    batches = batch_indices(samples, LocalSGD(batch=4, epochs=1), torch.Generator().manual_seed(0))
+    assert [len(batch) for batch in batches] == sizes
+    assert len(set(torch.cat(batches).tolist())) == sum(sizes)
+
+
+def test_running_statistics_move_in_training_and_what_was_received_does_not():
+    extractor = nn.Sequential(nn.Linear(5, 6), nn.BatchNorm1d(6))
+    network = Network(extractor, nn.Linear(6, 3))
+    received = parameters_of(extractor)
+    copy = {name: tensor.clone() for name, tensor in received.items()}
+    data = LocalData(torch.randn(10, 5) + 3, torch.randint(0, 3, (10,)), 3)
+    heads = stack([parameters_of(network.head)])
+    trained = train_extractor(network, received, heads, data, torch.ones(10, 1), [torch.arange(10)], SGD)
+    assert not torch.equal(trained["1.running_mean"], copy["1.running_mean"])
+    assert trained["1.num_batches_tracked"] == 1
+    for name, tensor in copy.items():
+        assert torch.equal(received[name], tensor)

@@ -1,0 +1,121 @@
+"""Tier 2 on hand-computed numbers and invariants (spec §2 and §3)."""
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch.testing import assert_close
+
+from hcfl.tiers import HardByLoss, HardByParameters, SampleWiseEM, SettlesAfterTraining, Single, SoftEM, Weights
+from hcfl.tiers.formulation import objective
+
+LIKELIHOOD = torch.tensor([[0.8, 0.2], [0.3, 0.6]])
+LOG_L = LIKELIHOOD.log()
+
+weightings = st.sampled_from(
+    [HardByLoss(), HardByParameters(), SoftEM(), SampleWiseEM(0.0), SampleWiseEM(0.4), SampleWiseEM(1.0)]
+)
+
+
+def log_likelihoods(samples: int, clusters: int, seed: int) -> torch.Tensor:
+    return 3 * torch.randn(samples, clusters, generator=torch.Generator().manual_seed(seed))
+
+
+def test_soft_em_by_hand():
+    # ω = (.5, .5): γ_0 = (.8, .2), γ_1 = (1/3, 2/3), ω' = mean
+    weights, gamma = SoftEM().e_step(Weights(torch.tensor([0.5, 0.5])), LOG_L)
+    assert_close(gamma, torch.tensor([[0.8, 0.2], [1 / 3, 2 / 3]]))
+    assert_close(weights.client, torch.tensor([(0.8 + 1 / 3) / 2, (0.2 + 2 / 3) / 2]))
+
+
+def test_soft_em_uses_the_prior_in_numerator_and_denominator():
+    # ω = (.25, .75): γ_0 ∝ (.2, .15), γ_1 ∝ (.075, .45)
+    _, gamma = SoftEM().e_step(Weights(torch.tensor([0.25, 0.75])), LOG_L)
+    assert_close(gamma, torch.tensor([[4 / 7, 3 / 7], [1 / 7, 6 / 7]]))
+
+
+def test_sample_wise_em_by_hand():
+    before = Weights(torch.tensor([0.25, 0.75]), torch.tensor([[0.5, 0.5], [0.9, 0.1]]))
+    after, gamma = SampleWiseEM(mu=0.4).e_step(before, LOG_L)
+    # (3) from ω_ij: γ_0 ∝ (.4, .1), γ_1 ∝ (.27, .06)
+    assert_close(gamma, torch.tensor([[0.8, 0.2], [9 / 11, 2 / 11]]))
+    # (4) from ω̃: γ̃_0 = (4/7, 3/7), γ̃_1 = (1/7, 6/7)
+    client = torch.tensor([5 / 14, 9 / 14])
+    assert_close(after.client, client)
+    # (5) ω = μ̃·γ + (1 − μ̃)·ω̃
+    assert_close(after.sample, 0.4 * gamma + 0.6 * client)
+
+
+def test_hard_by_loss_takes_the_lowest_mean_loss():
+    # mean log-likelihoods: (log .8 + log .3)/2 > (log .2 + log .6)/2
+    weights, gamma = HardByLoss().e_step(Weights(torch.tensor([0.0, 1.0])), LOG_L)
+    assert weights.client.tolist() == [1.0, 0.0]
+    assert gamma.tolist() == [[1.0, 0.0], [1.0, 0.0]]
+
+
+def test_hard_by_parameters_starts_by_loss_then_keeps_then_settles():
+    weighting = HardByParameters()
+    assert isinstance(weighting, SettlesAfterTraining)
+    first, _ = weighting.e_step(weighting.start(2, 2), LOG_L)
+    assert first.client.tolist() == [1.0, 0.0]
+    kept, _ = weighting.e_step(Weights(torch.tensor([0.0, 1.0])), LOG_L)
+    assert kept.client.tolist() == [0.0, 1.0]
+    assert weighting.settle(kept, torch.tensor([0.5, 0.7])).client.tolist() == [1.0, 0.0]
+
+
+def test_single_puts_everything_into_the_only_cluster():
+    weights, gamma = Single().e_step(Single().start(1, 3), torch.randn(3, 1))
+    assert weights.client.tolist() == [1.0]
+    assert gamma.tolist() == [[1.0]] * 3
+    assert not isinstance(Single(), SettlesAfterTraining)
+
+
+@given(weightings, st.integers(1, 6), st.integers(1, 9), st.integers(0, 10**6))
+def test_weights_and_responsibilities_are_distributions(weighting, clusters, samples, seed):
+    weights = weighting.start(clusters, samples)
+    for step in range(3):
+        weights, gamma = weighting.e_step(weights, log_likelihoods(samples, clusters, seed + step))
+        rows = [gamma, weights.client[None], *([] if weights.sample is None else [weights.sample])]
+        for row in rows:
+            assert (row >= 0).all()
+            assert_close(row.sum(dim=1), torch.ones(len(row)))
+        if weighting.hard:
+            assert sorted(weights.client.tolist()) == [0.0] * (clusters - 1) + [1.0]
+
+
+@given(st.integers(1, 6), st.integers(1, 9), st.integers(0, 10**6))
+def test_sample_wise_em_with_mu_0_is_client_wise_soft_em(clusters, samples, seed):
+    sample_wise, client_wise = SampleWiseEM(0.0), SoftEM()
+    a, b = sample_wise.start(clusters, samples), client_wise.start(clusters, samples)
+    for step in range(4):
+        log_l = log_likelihoods(samples, clusters, seed + step)
+        a, gamma_a = sample_wise.e_step(a, log_l)
+        b, gamma_b = client_wise.e_step(b, log_l)
+        assert_close(gamma_a, gamma_b)
+        assert_close(a.client, b.client)
+
+
+@settings(max_examples=60)
+@given(
+    st.sampled_from([SoftEM(), SampleWiseEM(0.0), SampleWiseEM(0.4), SampleWiseEM(1.0)]),
+    st.integers(2, 6),
+    st.integers(1, 12),
+    st.integers(0, 10**6),
+)
+def test_e_steps_never_lower_the_objective(weighting, clusters, samples, seed):
+    log_l = log_likelihoods(samples, clusters, seed).double()
+    weights = weighting.start(clusters, samples)
+    newcomer = weights.client.double()
+    before = objective(log_l, newcomer)
+    for _ in range(8):
+        weights, _ = weighting.e_step(weights, log_l)
+        newcomer = weighting.newcomer(newcomer, log_l)
+        after = objective(log_l, weights.client)
+        assert after >= before - 1e-9 * abs(before)
+        assert_close(objective(log_l, newcomer), after)
+        before = after
+
+
+@pytest.mark.parametrize("weighting", [HardByLoss(), HardByParameters()])
+def test_a_newcomer_of_a_hard_method_chooses_by_loss(weighting):
+    assert weighting.newcomer(torch.tensor([0.0, 1.0]), LOG_L).tolist() == [1.0, 0.0]
