@@ -1,25 +1,16 @@
 """Small federations that tests share."""
 
-import numpy as np
 import pytest
 import torch
 
 from hcfl.data import Federation
+from helpers import blobs
 
 
 @pytest.fixture(autouse=True)
 def _one_thread():
     """Tests run side by side, and models are tiny."""
     torch.set_num_threads(1)
-
-
-def blobs(classes: int = 4, per_class: int = 120, features: int = 8, seed: int = 0):
-    """Well-separated Gaussian classes: (x, y)."""
-    generator = np.random.default_rng(seed)
-    centres = generator.normal(size=(classes, features)) * 4
-    y = np.repeat(np.arange(classes), per_class)
-    x = centres[y] + generator.normal(size=(len(y), features))
-    return x.astype(np.float32), y
 
 
 @pytest.fixture

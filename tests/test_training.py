@@ -84,7 +84,7 @@ def test_heads_trained_together_equal_heads_trained_alone(task):
 
 
 def test_extractor_training_holds_heads_fixed_and_sums_over_clusters(task):
-    network, extractor, heads, data, gamma, batches = task
+    network, extractor, heads, data, gamma, _ = task
     one = LocalSGD(lr=0.1, momentum=0.0, weight_decay=0.0, batch=10)
     everything = [torch.arange(10)]
     found = train_extractor(network, extractor, heads, data, gamma, everything, one)

@@ -6,14 +6,33 @@
 3
 """
 
+from importlib import import_module
 from importlib.metadata import version
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from hcfl.config import Config
+    from hcfl.data import Federation
+    from hcfl.errors import InputError
+    from hcfl.experiment import Run, run
+    from hcfl.methods import METHODS, Method
 
 __version__ = version("hcfl")
-
-from hcfl.config import Config
-from hcfl.data import Federation
-from hcfl.errors import InputError
-from hcfl.experiment import Run, run
-from hcfl.methods import METHODS, Method
-
 __all__ = ["METHODS", "Config", "Federation", "InputError", "Method", "Run", "run"]
+
+_HOMES = {
+    "Config": "hcfl.config",
+    "Federation": "hcfl.data",
+    "InputError": "hcfl.errors",
+    "METHODS": "hcfl.methods",
+    "Method": "hcfl.methods",
+    "Run": "hcfl.experiment",
+    "run": "hcfl.experiment",
+}
+
+
+def __getattr__(name: str) -> Any:
+    """Import on first use: `hcfl --help` should not wait for torch."""
+    if name not in _HOMES:
+        raise AttributeError(f"module 'hcfl' has no attribute {name!r}")
+    return getattr(import_module(_HOMES[name]), name)

@@ -117,9 +117,12 @@ def _data(arguments: argparse.Namespace, console: Console) -> None:
 
 
 def _methods(arguments: argparse.Namespace, console: Console) -> None:
-    from hcfl.report.tables import method_table
+    from hcfl.report.tables import method_table, settings_lines
 
     console.print(method_table())
+    console.print("Settings and their defaults", style="italic")
+    for line in settings_lines():
+        console.print(f" {line}", highlight=False)
 
 
 COMMANDS = {"run": _run, "demo": _demo, "data": _data, "methods": _methods}

@@ -54,16 +54,16 @@ class Method:
             "formulation": _words(self.formulation),
             "weighting": _words(self.weighting),
             "adaptation": _words(self.adaptation),
-            "distance": "–" if self.distance is None else _words(self.distance),
-            "topology": {"split": "shared φ, K heads", "full": "K full models"}[self.topology],
+            "distance": "–" if self.distance is None else _words(self.distance).replace(" distance", ""),
+            "topology": self.topology,
         }
 
 
 def _words(choice: object) -> str:
     """SampleWiseEM → sample-wise EM."""
     words = re.findall("[A-Z]+(?![a-z])|[A-Z][a-z]+", type(choice).__name__)
-    principle = getattr(choice, "principle", None)
-    return " ".join([*(w if w.isupper() else w.lower() for w in words), *([principle] if principle else [])])
+    principle = getattr(choice, "principle", "")
+    return " ".join(w if w.isupper() else w.lower() for w in [*words, *([principle] if principle else [])])
 
 
 def conflict(method: Method) -> str | None:

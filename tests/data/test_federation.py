@@ -3,11 +3,11 @@
 import numpy as np
 import pytest
 import torch
-from conftest import blobs
 
 from hcfl.config import DataConfig
 from hcfl.data import Federation, build
 from hcfl.errors import InputError
+from helpers import blobs
 
 
 @pytest.fixture(scope="module")

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 
+from rich import box
 from rich.table import Table
 
 from hcfl import methods
@@ -16,54 +17,61 @@ SHADES = " ░▒▓█"
 MOST_ROWS = 60
 """Clients shown one by one; of larger federations the table shows the first."""
 
+MOST_COLUMNS = 20
+"""Classes shown as numbers; more of them are shown as shades."""
+
 
 def method_table() -> Table:
-    """Every method as its choices on the four tiers."""
-    table = Table(title="Methods and their choices on the four tiers", show_edge=False)
-    for column in ("method", "1 formulation", "2 weights", "3 clusters", "4 distance", "model", "settings"):
+    """Show every method as its choices on the four tiers."""
+    table = Table(title="Methods and their choices on the four tiers", box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
+    table.add_column("method", no_wrap=True)
+    for column in ("formulation", "weights", "clusters", "distance", "model"):
         table.add_column(column)
     for name in methods.METHODS:
-        method = methods.build(name)
-        settings = ", ".join(f"{key}={value}" for key, value in methods.settings_of(name).items())
-        table.add_row(name, *method.choices().values(), settings or "–")
+        table.add_row(name, *methods.build(name).choices().values())
     return table
 
 
+def settings_lines() -> list[str]:
+    """Return each method's settings with their defaults."""
+    return [
+        f"{name}: {', '.join(f'--{key} {value}' for key, value in known.items()) or 'no settings'}"
+        for name in methods.METHODS
+        for known in [methods.settings_of(name)]
+    ]
+
+
 def federation_table(federation: Federation) -> Table:
-    """Classes × clients: how many samples of each class each client holds, and its true concept."""
+    """Show classes × clients: how many samples of each class each client holds, and its true concept."""
     counts = federation.class_table()
     shown = min(len(counts), MOST_ROWS)
     title = f"{federation.name}: {federation.clients} clients, {federation.classes} classes"
     if shown < len(counts):
-        title += f" (the first {shown})"
-    table = Table(title=title, show_edge=False, pad_edge=False)
-    table.add_column("client", justify="right")
-    table.add_column("samples", justify="right")
-    if federation.truth is not None:
-        table.add_column("concept", justify="right")
-    narrow = federation.classes > 20
-    if narrow:
-        table.add_column("classes 0 …")
-    else:
-        for name in federation.class_names:
-            table.add_column(name, justify="right")
+        title += f" (the first {shown} clients)"
+    table = Table(title=title, box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
+    truth = federation.truth
+    as_numbers = federation.classes <= MOST_COLUMNS
+    for name in ("client", "samples", *(["concept"] if truth else [])):
+        table.add_column(name, justify="right", no_wrap=True)
+    for name in federation.class_names if as_numbers else ("classes, in order",):
+        table.add_column(name, justify="right" if as_numbers else "left")
     most = max(1, int(counts.max()))
     for client in range(shown):
-        row = counts[client]
-        cells = [str(federation.client_names[client]), str(row.sum())]
-        if federation.truth is not None:
-            cells.append(str(federation.truth.names[federation.truth.concept[client]]))
-        shades = [SHADES[-(-int(n) * (len(SHADES) - 1) // most)] for n in row]
-        table.add_row(
-            *cells,
-            *(["".join(shades)] if narrow else [f"{n} {shade}" for n, shade in zip(row, shades, strict=True)]),
-        )
+        row = counts[client].tolist()
+        cells = [str(federation.client_names[client]), str(sum(row))]
+        if truth is not None:
+            cells.append(str(truth.names[truth.concept[client]]))
+        if as_numbers:
+            cells += [str(number) if number else "·" for number in row]
+        else:
+            cells.append("".join(SHADES[-(-number * (len(SHADES) - 1) // most)] for number in row))
+        table.add_row(*cells)
     return table
 
 
 def summary_table(runs: Sequence[Run]) -> Table:
     """Show runs side by side."""
-    table = Table(show_edge=False)
+    table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
     table.add_column("")
     for run in runs:
         table.add_column(run.summary["method"], justify="right")

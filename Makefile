@@ -1,0 +1,33 @@
+# `make demo` and `make test` do all set-up by themselves.
+PYTHON ?= $(shell command -v python3.11 || command -v python3)
+SUDO := $(shell [ "$$(id -u)" = 0 ] || command -v sudo)
+BIN := .venv/bin
+
+.PHONY: demo test lint types tests setup clean
+
+demo: setup  ## watch HCFL+ find the groups in a federation that one model cannot serve
+	$(BIN)/hcfl demo
+
+test: setup lint types tests  ## lint, strict types, tests
+
+lint: setup
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+types: setup
+	$(BIN)/mypy
+
+tests: setup
+	$(BIN)/pytest -n auto
+
+setup: .venv/ready  ## the environment in .venv, with hcfl in it
+
+# Debian ships python3 without venv; where it is missing, install it.
+.venv/ready: pyproject.toml constraints.txt
+	$(PYTHON) -m venv .venv || { rm -rf .venv; \
+	  $(SUDO) apt-get update -q && $(SUDO) apt-get install -yq python3-venv && $(PYTHON) -m venv .venv; }
+	$(BIN)/pip install -q --disable-pip-version-check -c constraints.txt -e '.[dev]'
+	touch $@
+
+clean:
+	rm -rf .venv

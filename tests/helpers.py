@@ -1,0 +1,42 @@
+"""What several test files share."""
+
+from dataclasses import replace
+
+import numpy as np
+from torch.testing import assert_close
+
+from hcfl import rounds
+from hcfl.engines import Sequential
+from hcfl.ensemble import initialise
+from hcfl.models import MODELS
+from hcfl.rounds import Setting
+from hcfl.training import LocalSGD
+
+
+def blobs(classes: int = 4, per_class: int = 120, features: int = 8, seed: int = 0):
+    """Well-separated Gaussian classes: (x, y)."""
+    generator = np.random.default_rng(seed)
+    centres = generator.normal(size=(classes, features)) * 4
+    y = np.repeat(np.arange(classes), per_class)
+    x = centres[y] + generator.normal(size=(len(y), features))
+    return x.astype(np.float32), y
+
+
+def setting(federation, method, **changes) -> Setting:
+    network, _ = initialise(MODELS["mlp"], federation.shape, federation.classes, method.topology, method.clusters, 0)
+    return replace(Setting(federation, method, network, Sequential(), LocalSGD(lr=0.1, batch=16, epochs=2)), **changes)
+
+
+def play(federation, method, number=3, **changes):
+    """Return the final state and all records."""
+    chosen = setting(federation, method, **changes)
+    shape, classes = federation.shape, federation.classes
+    _, ensemble = initialise(MODELS["mlp"], shape, classes, method.topology, method.clusters, chosen.seed)
+    played = list(rounds.play(chosen, rounds.begin(chosen, ensemble), number))
+    return played[-1][0], [record for _, record in played]
+
+
+def same(one, two):
+    assert one.keys() == two.keys()
+    for name in one:
+        assert_close(one[name], two[name], rtol=0, atol=0)

@@ -1,0 +1,65 @@
+"""A checkpoint holds all of a run's state, and nothing that could run code."""
+
+import json
+from dataclasses import replace
+
+import pytest
+import torch
+
+from hcfl import checkpoint, rounds
+from hcfl.errors import InputError
+from hcfl.methods import METHODS, build
+from helpers import play, same, setting
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_what_is_saved_is_what_is_loaded(planted, name, tmp_path):
+    state, _ = play(planted, build(name), 4, participation=0.7)
+    checkpoint.save(tmp_path, state, planted.scaling)
+    loaded, scaling = checkpoint.load(tmp_path)
+
+    same(loaded.server.ensemble.heads, state.server.ensemble.heads)
+    same(loaded.server.ensemble.extractors, state.server.ensemble.extractors)
+    assert loaded.server.ensemble.topology == state.server.ensemble.topology
+    for field in ("round", "clusters", "born", "changes"):
+        assert getattr(loaded.server, field) == getattr(state.server, field)
+    for field in ("weights", "members", "sizes", "last_seen"):
+        assert torch.equal(getattr(loaded.server, field), getattr(state.server, field))
+    assert (loaded.server.counts is None) == (state.server.counts is None)
+    assert loaded.clients.keys() == state.clients.keys()
+    for client, own in state.clients.items():
+        other = loaded.clients[client]
+        assert (other.round, other.clusters) == (own.round, own.clusters)
+        assert torch.equal(other.weights.client, own.weights.client)
+        assert (other.weights.sample is None) == (own.weights.sample is None)
+    assert torch.equal(loaded.newcomers, state.newcomers)
+    assert torch.equal(scaling.mean, planted.scaling.mean)
+
+
+def test_playing_on_from_a_checkpoint_equals_never_having_stopped(planted, tmp_path):
+    method = build("hcfl+(fedrc)")
+    whole, records = play(planted, method, 8, participation=0.6)
+    half, _ = play(planted, method, 4, participation=0.6)
+    checkpoint.save(tmp_path, half, planted.scaling)
+    resumed, _ = checkpoint.load(tmp_path)
+    played = list(rounds.play(setting(planted, method, participation=0.6), resumed, 8))
+    same(played[-1][0].server.ensemble.heads, whole.server.ensemble.heads)
+    for (_, again), record in zip(played, records[4:], strict=True):
+        assert replace(again, seconds=0.0) == replace(record, seconds=0.0)
+
+
+def test_another_format_is_refused(planted, tmp_path):
+    state, _ = play(planted, build("fedavg"), 1)
+    checkpoint.save(tmp_path, state, planted.scaling)
+    path = tmp_path / checkpoint.VALUES
+    path.write_text(json.dumps({**json.loads(path.read_text()), "format": 99}))
+    with pytest.raises(InputError, match="has format 99, this version reads 1"):
+        checkpoint.load(tmp_path)
+    with pytest.raises(InputError, match="cannot be read"):
+        checkpoint.load(tmp_path / "nothing")
+
+
+def test_only_safetensors_and_json_are_written(planted, tmp_path):
+    state, _ = play(planted, build("hcfl+(fedrc)"), 1)
+    checkpoint.save(tmp_path, state, planted.scaling)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["state.json", "state.safetensors"]

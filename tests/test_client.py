@@ -1,0 +1,145 @@
+"""One client's round: who is trained, what is sent, how a late client catches up (spec §3-§5)."""
+
+import pytest
+import torch
+from torch.testing import assert_close
+
+from hcfl.client import parameter_distances, take_part
+from hcfl.clusters import Removal, Split
+from hcfl.ensemble import Ensemble, initialise, rows
+from hcfl.methods import build
+from hcfl.models import MODELS, Network
+from hcfl.state import Broadcast, ClientState
+from hcfl.tiers import Weights
+from hcfl.training import LocalData, LocalSGD
+
+SGD = LocalSGD(lr=0.1, batch=8)
+
+
+def data(samples=20, seed=0) -> LocalData:
+    generator = torch.Generator().manual_seed(seed)
+    return LocalData(torch.randn(samples, 4, generator=generator), torch.arange(samples) % 3, 3)
+
+
+def message(name, clusters, round_=1, changes=(), ids=None) -> tuple:
+    method = build(name, clusters=clusters) if name != "fedavg" else build(name)
+    network, ensemble = initialise(MODELS["mlp"], (4,), 3, method.topology, clusters, seed=0)
+    shares = torch.full((clusters, 3), 1 / 3)
+    return method, network, Broadcast(round_, ensemble, shares, ids or tuple(range(clusters)), tuple(changes))
+
+
+def test_soft_clients_train_every_head_and_report_what_the_method_needs():
+    method, network, broadcast = message("hcfl+(fedrc)", 3)
+    update, state = take_part(method, network, SGD, data(), broadcast, 7, None, seed=0)
+    assert update.client == 7
+    assert update.samples == 20
+    assert update.columns == (0, 1, 2)
+    assert len(update.heads["weight"]) == 3
+    assert len(update.extractors["1.weight"]) == 1
+    assert update.counts.shape == (3, 3)
+    assert update.counts.sum().item() == pytest.approx(20)
+    assert update.prototypes.class_counts.tolist() == [7.0, 7.0, 6.0]
+    assert state.round == 1
+    assert state.weights.sample.shape == (20, 3)
+    assert_close(update.weights, state.weights.client)
+
+
+def test_methods_send_nothing_that_they_do_not_need():
+    method, network, broadcast = message("fedem", 2)
+    update, state = take_part(method, network, SGD, data(), broadcast, 0, None, seed=0)
+    assert update.counts is None
+    assert update.prototypes is None
+    assert state.weights.sample is None
+
+
+def test_hard_clients_train_only_their_own_model():
+    method, network, broadcast = message("ifca", 3)
+    update, _ = take_part(method, network, SGD, data(), broadcast, 0, None, seed=0)
+    assert update.columns == (int(update.weights.argmax()),)
+    assert len(update.heads["weight"]) == len(update.extractors["1.weight"]) == 1
+
+
+def test_fesem_joins_the_nearest_model_after_training():
+    method, network, broadcast = message("fesem", 2)
+    heads = {name: tensor.clone() for name, tensor in broadcast.ensemble.heads.items()}
+    # The client trains cluster 0; a copy of where it will end is planted as cluster 1.
+    state = ClientState(0, (0, 1), Weights(torch.tensor([1.0, 0.0])))
+    trained, _ = take_part(method, network, SGD, data(), broadcast, 0, state, seed=0)
+    assert trained.columns == (0,)
+    for name in heads:
+        heads[name][1] = trained.heads[name][0]
+    extractors = {
+        name: torch.stack([tensor[0], trained.extractors[name][0]])
+        for name, tensor in broadcast.ensemble.extractors.items()
+    }
+    planted = Broadcast(1, Ensemble(extractors, heads, "full"), broadcast.class_shares, (0, 1), ())
+    update, after = take_part(method, network, SGD, data(), planted, 0, state, seed=0)
+    assert update.columns == (1,)
+    assert after.weights.client.tolist() == [0.0, 1.0]
+    assert_close(update.heads["weight"], trained.heads["weight"], msg="the trained model goes to the cluster it joins")
+
+
+def test_parameter_distance_by_hand_leaves_running_statistics_out():
+    extractor = torch.nn.Sequential(torch.nn.Linear(1, 1, bias=False), torch.nn.BatchNorm1d(1))
+    network = Network(extractor, torch.nn.Linear(1, 1))
+
+    def ensemble(weights, heads, statistics):
+        k = len(weights)
+        return Ensemble(
+            {
+                "0.weight": torch.tensor(weights).view(k, 1, 1),
+                "1.weight": torch.zeros(k, 1),
+                "1.bias": torch.zeros(k, 1),
+                "1.running_mean": torch.tensor(statistics).view(k, 1),
+                "1.running_var": torch.ones(k, 1),
+                "1.num_batches_tracked": torch.zeros(k, dtype=torch.long),
+            },
+            {"weight": torch.tensor(heads).view(k, 1, 1), "bias": torch.zeros(k, 1)},
+            "full",
+        )
+
+    received = ensemble([0.0, 3.0], [0.0, 4.0], [100.0, 0.0])
+    assert_close(parameter_distances(network, received, ensemble([0.0], [0.0], [0.0])), torch.tensor([0.0, 5.0]))
+
+
+def test_hcfl_plus_fesem_compares_heads_only():
+    _, network, broadcast = message("hcfl+(fesem)", 2)
+    far = {name: tensor + 100 for name, tensor in broadcast.ensemble.extractors.items()}
+    trained = Ensemble(far, rows(broadcast.ensemble.heads, [1]), "split")
+    distances = parameter_distances(network, broadcast.ensemble, trained)
+    assert distances[1] == 0
+    assert distances[0] > 0
+
+
+def test_a_client_that_missed_rounds_catches_up_before_its_e_step():
+    changes = (
+        Split(2, 0, 2, (7,), (9,), "halve", 0.9, 0.2, 0.3),
+        Removal(3, 1),
+    )
+    method, network, broadcast = message("hcfl+(fedem)", 2, round_=4, changes=changes, ids=(0, 2))
+    state = ClientState(1, (0, 1), Weights(torch.tensor([0.0, 1.0]), torch.tensor([[0.5, 0.5]] * 20)))
+    fresh, _ = take_part(method, network, SGD, data(), broadcast, 7, None, seed=0)
+    update, after = take_part(method, network, SGD, data(), broadcast, 7, state, seed=0)
+    # All of its mass was on a cluster that is gone: uniform again, like somebody new.
+    assert_close(update.weights, fresh.weights)
+    assert after.clusters == (0, 2)
+    assert after.weights.sample.shape == (20, 2)
+
+
+def test_changes_of_its_own_last_round_are_still_news():
+    change = Split(1, 0, 1, (7,), (9,), "halve", 0.9, 0.2, 0.3)
+    method, network, broadcast = message("hcfl+(fedem)", 2, round_=2, changes=(change,))
+    state = ClientState(1, (0,), Weights(torch.ones(1), torch.ones(20, 1)))
+    _, after = take_part(method, network, SGD, data(), broadcast, 7, state, seed=0)
+    assert after.weights.client.shape == (2,)
+
+
+def test_the_result_does_not_depend_on_torch_s_global_generator():
+    method, network, broadcast = message("hcfl+(fedrc)", 2)
+    torch.manual_seed(1)
+    one, _ = take_part(method, network, SGD, data(), broadcast, 7, None, seed=0)
+    torch.manual_seed(2)
+    two, _ = take_part(method, network, SGD, data(), broadcast, 7, None, seed=0)
+    other, _ = take_part(method, network, SGD, data(), broadcast, 8, None, seed=0)
+    assert torch.equal(one.heads["weight"], two.heads["weight"])
+    assert not torch.equal(one.heads["weight"], other.heads["weight"]), "batches are the client's own"

@@ -1,0 +1,118 @@
+"""Measurement on hand-computed numbers (spec §8)."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from torch.testing import assert_close
+
+from hcfl.data import Newcomer, Truth
+from hcfl.ensemble import initialise
+from hcfl.evaluation import (
+    CHANGE_BYTES,
+    Quality,
+    bytes_down,
+    bytes_up,
+    clustering_quality,
+    mixture,
+    newcomer_step,
+    purity,
+)
+from hcfl.methods import build
+from hcfl.models import MODELS
+from hcfl.server import begin, broadcast
+from hcfl.state import ClientState
+from hcfl.tiers import Weights
+from helpers import play
+
+
+def test_prediction_is_the_weighted_mean_of_probabilities():
+    probs = torch.tensor([[[0.9, 0.1], [0.2, 0.8]]])
+    assert_close(mixture(probs.log(), torch.tensor([[0.25, 0.75]])).exp(), torch.tensor([[0.375, 0.625]]))
+    assert_close(mixture(probs.log(), torch.tensor([[1.0, 0.0]])).exp(), torch.tensor([[0.9, 0.1]]))
+
+
+def test_a_newcomer_s_e_step_uses_its_own_labels_only():
+    log_probs = torch.tensor([[[0.8, 0.2], [0.4, 0.6]], [[0.5, 0.5], [0.1, 0.9]]]).log()
+    rows = torch.tensor([1, 0])
+    newcomer = Newcomer("n", rows, torch.tensor([0, 0]), rows, rows)
+    weights = newcomer_step(build("fedem"), newcomer, log_probs, torch.full((2, 2), 0.5), torch.tensor([0.5, 0.5]))
+    # sample 1, label 0: (.5, .1) → (5/6, 1/6); sample 0, label 0: (.8, .4) → (2/3, 1/3)
+    assert_close(weights, torch.tensor([0.75, 0.25]))
+
+
+def truth(concept, affected=None) -> Truth:
+    return Truth(np.array(concept), None if affected is None else np.array(affected), (0, 1, 2))
+
+
+def test_quality_ignores_the_names_of_clusters():
+    quality = clustering_quality(truth([0, 0, 1, 1], [True] * 4), np.array([5, 5, 2, 2]))
+    assert quality == Quality(1.0, 1.0, pytest.approx(1.0), 1.0)
+
+
+def test_quality_over_affected_clients_only():
+    quality = clustering_quality(truth([0, 0, 1, 1, 1], [True, True, True, True, False]), np.array([0, 0, 1, 1, 0]))
+    assert quality.ari < 1
+    assert quality.ari_affected == 1.0
+    assert clustering_quality(truth([0, 1], [False, False]), np.array([0, 1])).ari_affected is None
+    assert clustering_quality(truth([0, 1]), np.array([0, 1])).ari_affected is None
+
+
+def test_clients_who_never_took_part_do_not_count():
+    assert clustering_quality(truth([0, 1, 1]), np.array([0, 1, -1])).purity == 1.0
+    assert clustering_quality(truth([0, 1]), np.array([-1, -1])) == Quality()
+
+
+def test_nothing_is_made_up_where_the_truth_is_not_known():
+    assert clustering_quality(None, np.array([0, 1])) == Quality(None, None, None, None)
+
+
+def test_purity_by_hand():
+    # cluster 0 holds concepts (0, 0, 1): 2; cluster 1 holds (1, 2): 1
+    assert purity(np.array([0, 0, 1, 1, 2]), np.array([0, 0, 0, 1, 1])) == pytest.approx(3 / 5)
+
+
+def test_bytes_down_by_hand():
+    method = build("hcfl+(fedrc)", clusters=2)
+    _, ensemble = initialise(lambda shape, classes: MODELS["mlp"](shape, classes), (4,), 3, "split", 2, 0)
+    state = begin(method, ensemble, clients=5, classes=3)
+    message = broadcast(state, 3)
+    parameters = sum(tensor.numel() for tensor in ensemble.extractors.values())
+    old = ClientState(0, (0, 1), Weights(torch.ones(2) / 2))
+    sent = bytes_down(message, method, [None, old])
+    head = sum(tensor[0].numel() for tensor in ensemble.heads.values())
+    assert sent == {
+        "extractor": 2 * 4 * parameters,
+        "heads": 2 * 4 * 2 * head,
+        "class_shares": 2 * 4 * 2 * 3,
+        "changes": 0,
+    }
+    assert bytes_down(message, build("fedem"), [None])["class_shares"] == 0
+
+
+def test_a_client_is_sent_the_changes_since_it_last_took_part(planted):
+    state, records = play(planted, build("hcfl+(fedrc)"), 8, participation=0.5)
+    assert state.server.changes
+    message = broadcast(state.server, planted.classes)
+    for own in state.clients.values():
+        news = sum(change.round >= own.round for change in state.server.changes)
+        assert bytes_down(message, build("hcfl+(fedrc)"), [own])["changes"] == CHANGE_BYTES * news
+    assert records[0].down["changes"] == 0
+
+
+def test_hard_methods_send_back_one_model_and_soft_ones_all(planted):
+    _, hard = play(planted, build("ifca"), 1)
+    _, soft = play(planted, build("fedem"), 1)
+    for part in ("extractor", "heads"):
+        assert hard[0].down[part] == soft[0].down[part] == soft[0].up[part]
+        assert 3 * hard[0].up[part] == soft[0].up[part]
+    assert hard[0].up["prototypes"] == hard[0].up["counts"] == 0
+    assert hard[0].up["weights"] == planted.clients * 3 * 4
+
+
+def test_objective_is_the_mean_log_likelihood_per_sample(planted):
+    # Before training, FedAvg's model knows nothing: about −log C per sample.
+    _, records = play(planted, build("fedavg"), 1)
+    assert records[0].objective == pytest.approx(-math.log(planted.classes), abs=0.5)
+    assert bytes_up([])["heads"] == 0

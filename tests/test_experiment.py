@@ -1,0 +1,192 @@
+"""From a configuration to a run folder: the stable contract (docs/run-folder.md)."""
+
+import csv
+import json
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+import hcfl
+from hcfl import Config, Federation, InputError
+from hcfl.experiment import execute, prepare, with_local_steps
+from hcfl.methods import METHODS
+from helpers import blobs
+
+SMALL = {"rounds": 3, "clients": 6}
+
+METRICS = {
+    "round", "objective", "val", "test", "test_per_concept", "clusters", "cluster_sizes", "ari", "ari_affected",
+    "nmi", "purity", "bytes_up", "bytes_down", "seconds",
+}  # fmt: skip
+SUMMARY = {
+    "method", "data", "seed", "rounds", "val_best", "val_best_round", "test_best", "test_best_round", "val_last",
+    "test_last", "test_at_best_val", "clusters_last", "clusters_max", "clusters_true", "ari_last",
+    "ari_affected_last", "seconds_per_round", "bytes_up", "bytes_down",
+}  # fmt: skip
+
+
+def lines(path):
+    return [json.loads(line) for line in path.read_text().splitlines()]
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_every_method_runs_on_the_default_data_and_leaves_a_run_folder(method, tmp_path):
+    run = hcfl.run(method, out=tmp_path / "run", **SMALL)
+    assert {path.name for path in run.path.iterdir()} == {
+        "config.yaml", "metrics.jsonl", "events.jsonl", "clients.csv", "summary.json", "checkpoint",
+    }  # fmt: skip
+    metrics = lines(run.path / "metrics.jsonl")
+    assert metrics == run.metrics
+    assert [row["round"] for row in metrics] == [1, 2, 3]
+    for row in metrics:
+        assert row.keys() >= METRICS
+        assert 0 <= row["val"] <= 1
+        assert 0 <= row["test"] <= 1
+        assert row["test"] == pytest.approx(sum(row["test_per_concept"]) / 3)
+        assert sum(row["cluster_sizes"]) == 6
+        assert len(row["cluster_sizes"]) == len(row["cluster_ids"]) == row["clusters"]
+        assert row["bytes_up"] == sum(row["bytes_up_by_part"].values())
+    summary = json.loads((run.path / "summary.json").read_text())
+    assert summary == run.summary
+    assert summary.keys() >= SUMMARY
+    assert summary["method"] == method
+    assert summary["clusters_true"] == 3
+    assert summary["val_last"] == metrics[-1]["val"]
+    assert summary["bytes_up"] == sum(row["bytes_up"] for row in metrics)
+    with (run.path / "clients.csv").open() as file:
+        clients = list(csv.DictReader(file))
+    assert [row["client"] for row in clients] == [str(i) for i in range(6)]
+    assert {row["true_concept"] for row in clients} == {"0", "1", "2"}
+    for row in clients:
+        weights = [float(value) for key, value in row.items() if key.startswith("weight_")]
+        assert sum(weights) == pytest.approx(1, abs=1e-4)
+        assert f"weight_{row['cluster']}" in row
+
+
+def test_the_summary_names_best_rounds_honestly(tmp_path):
+    run = hcfl.run("fedavg", out=tmp_path / "run", rounds=6, clients=6)
+    vals = [row["val"] for row in run.metrics]
+    tests = [row["test"] for row in run.metrics]
+    assert run.summary["val_best"] == max(vals)
+    assert run.summary["val_best_round"] == vals.index(max(vals)) + 1
+    assert run.summary["test_best_round"] == tests.index(max(tests)) + 1
+    assert run.summary["test_at_best_val"] == tests[vals.index(max(vals))]
+
+
+def timeless(path):
+    return [{key: value for key, value in row.items() if key != "seconds"} for row in lines(path)]
+
+
+def test_running_a_written_configuration_again_gives_the_same_metrics(tmp_path):
+    settings = {"rounds": 4, "clients": 9, "participation": 0.7, "rho": 0.1, "seed": 3}
+    first = hcfl.run("hcfl+(fedrc)", out=tmp_path / "one", **settings)
+    config = Config.load(first.path / "config.yaml")
+    assert None not in (config.training.batch, config.training.epochs, config.method.rho, config.data.alpha)
+    again = execute(prepare(config), tmp_path / "two")
+    assert timeless(first.path / "metrics.jsonl") == timeless(again.path / "metrics.jsonl")
+    assert (first.path / "events.jsonl").read_text() == (again.path / "events.jsonl").read_text()
+    assert (first.path / "clients.csv").read_text() == (again.path / "clients.csv").read_text()
+    assert (first.path / "config.yaml").read_text() == (again.path / "config.yaml").read_text()
+
+
+def test_events_tell_who_split_from_whom_and_why(planted, tmp_path):
+    run = hcfl.run("hcfl+(fedrc)", planted, "mlp", out=tmp_path / "run", rounds=8)
+    events = lines(run.path / "events.jsonl")
+    assert any(event["event"] == "split" for event in events)
+    for event in events:
+        assert event.keys() == {
+            "event", "round", "cluster", "new_cluster", "members", "max_distance", "mean_distance", "threshold",
+        }  # fmt: skip
+        if event["event"] == "split":
+            assert set(event["members"]) == {str(event["cluster"]), str(event["new_cluster"])}
+            assert all(event["members"].values())
+            assert event["max_distance"] - event["mean_distance"] >= event["threshold"] == 0.3
+
+
+def test_a_natural_federation_has_nulls_where_nobody_knows(tmp_path):
+    x, y = blobs()
+    path = tmp_path / "mine.npz"
+    np.savez(path, x=x, y=y, client=np.array(["a", "b", "c", "d"])[np.arange(len(y)) % 4])
+    run = hcfl.run("hcfl+(fedem)", str(path), out=tmp_path / "run", rounds=2)
+    assert run.summary["data"] == str(path)
+    for key in ("test_last", "test_best", "test_at_best_val", "clusters_true", "ari_last", "ari_affected_last"):
+        assert run.summary[key] is None
+    assert run.summary["val_last"] is not None
+    assert run.metrics[0]["test_per_concept"] is None
+    assert "a,108,,0," in (run.path / "clients.csv").read_text()
+
+
+@pytest.mark.parametrize(
+    ("shape", "model"), [((10, 12), "cnn1d"), ((20, 20), "cnn"), ((18, 20, 3), "cnn"), ((8,), "mlp")]
+)
+def test_images_series_and_vectors_all_work(tmp_path, shape, model):
+    generator = np.random.default_rng(0)
+    y = np.arange(80) % 2
+    x = generator.normal(size=(80, *shape)) + 2 * y.reshape(-1, *[1] * len(shape))
+    run = hcfl.run("hcfl+(fedrc)", Federation.from_arrays(x, y, clients=2), out=tmp_path / "run", rounds=2)
+    assert run.config.model.name == model
+    assert run.summary["val_last"] > 0.5
+
+
+def test_a_user_s_own_modules(planted, tmp_path):
+    extractor = nn.Sequential(nn.Linear(8, 16), nn.BatchNorm1d(16), nn.ReLU(), nn.Dropout(0.1))
+    pair = (extractor, nn.Linear(16, planted.classes))
+    before = extractor[0].weight.detach().clone()
+    runs = [hcfl.run("hcfl+(fedrc)", planted, pair, out=tmp_path / name, rounds=3) for name in ("one", "two")]
+    assert runs[0].config.model.name == "custom"
+    assert timeless(runs[0].path / "metrics.jsonl") == timeless(runs[1].path / "metrics.jsonl"), "dropout is seeded too"
+    assert torch.equal(extractor[0].weight, before), "the user's module stays as it was"
+    assert "1.running_mean" in runs[0].state.server.ensemble.extractors
+
+
+def test_small_clients_take_more_and_smaller_steps(planted):
+    x, y = blobs(per_class=400)
+    large = Federation.from_arrays(x, y, clients=2)
+    config = Config()
+    small_steps, large_steps = (with_local_steps(config, f).training for f in (planted, large))
+    assert (small_steps.batch, small_steps.epochs) == (16, 5)
+    assert (large_steps.batch, large_steps.epochs) == (128, 1)
+    asked = with_local_steps(Config.parse({"training": {"batch": 7}}), planted).training
+    assert (asked.batch, asked.epochs) == (7, 5)
+
+
+def test_a_folder_that_holds_a_run_is_never_overwritten(tmp_path):
+    hcfl.run("fedavg", out=tmp_path / "run", rounds=1, clients=3)
+    before = (tmp_path / "run" / "metrics.jsonl").read_text()
+    with pytest.raises(InputError, match="already holds a run"):
+        hcfl.run("fedavg", out=tmp_path / "run", rounds=1, clients=3)
+    assert (tmp_path / "run" / "metrics.jsonl").read_text() == before
+
+
+def test_by_default_every_run_gets_a_folder_of_its_own(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    paths = [str(hcfl.run("fedavg", rounds=1, clients=3).path) for _ in range(2)]
+    assert paths == ["runs/digits-fedavg-seed0", "runs/digits-fedavg-seed0-2"]
+
+
+def test_an_interruption_leaves_a_folder_that_is_whole_up_to_its_last_round(tmp_path):
+    def stop(record):
+        if record.round == 2:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        hcfl.run("fedavg", out=tmp_path / "run", rounds=5, clients=3, on_round=stop)
+    assert json.loads((tmp_path / "run" / "summary.json").read_text())["rounds"] == 2
+    assert (tmp_path / "run" / "checkpoint" / "state.safetensors").exists()
+
+
+def test_the_process_s_own_number_of_threads_comes_back(tmp_path):
+    torch.set_num_threads(2)
+    hcfl.run("fedavg", out=tmp_path / "run", rounds=1, clients=3, threads=1)
+    assert torch.get_num_threads() == 2
+
+
+def test_what_cannot_be_is_refused(planted):
+    with pytest.raises(InputError, match=r"alpha = 1: the federation that was passed is already built"):
+        hcfl.run("fedavg", planted, alpha=1)
+    with pytest.raises(InputError, match=r"device = 'tpu9': is not a device of this machine"):
+        hcfl.run("fedavg", device="tpu9")
+    with pytest.raises(InputError, match=r"output has 3 values per sample, but the data have 4 classes"):
+        hcfl.run("fedavg", planted, (nn.Linear(8, 5), nn.Linear(5, 3)))

@@ -1,0 +1,172 @@
+"""The loop: equivalences between methods, planted clusters, same seed same result (spec §3, §5)."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+from torch.testing import assert_close
+
+from hcfl import rounds
+from hcfl.clusters import follow
+from hcfl.data import Federation
+from hcfl.engines import Sequential
+from hcfl.ensemble import initialise
+from hcfl.methods import METHODS, Method, build
+from hcfl.models import MODELS
+from hcfl.tiers import (
+    Conditional,
+    Correlation,
+    Fixed,
+    HardByLoss,
+    HardByParameters,
+    PrototypeDistance,
+    SampleWiseEM,
+    SoftEM,
+    SplitAndRemove,
+    UpdateCosine,
+)
+from helpers import blobs, play, same, setting
+
+
+@pytest.mark.parametrize("weighting", [HardByLoss(), HardByParameters(), SoftEM(), SampleWiseEM(0.4)])
+@pytest.mark.parametrize("formulation", [Conditional(), Correlation()])
+def test_one_cluster_of_full_models_is_fedavg(skewed, formulation, weighting):
+    expected, fedavg = play(skewed, build("fedavg"))
+    found, records = play(skewed, Method("mine", formulation, weighting, Fixed(), None, "full", 1))
+    same(found.server.ensemble.heads, expected.server.ensemble.heads)
+    same(found.server.ensemble.extractors, expected.server.ensemble.extractors)
+    assert [record.val for record in records] == [record.val for record in fedavg]
+    assert [record.test for record in records] == [record.test for record in fedavg]
+
+
+@pytest.mark.parametrize("formulation", [Conditional(), Correlation()])
+def test_mu_0_is_client_wise_soft_em_in_the_split_topology(planted, formulation):
+    adaptation, distance = SplitAndRemove(0.3), PrototypeDistance("CSCP")
+    sample_wise = Method("a", formulation, SampleWiseEM(0.0), adaptation, distance, "split", 1)
+    client_wise = Method("b", formulation, SoftEM(), adaptation, distance, "split", 1)
+    one, records_one = play(planted, sample_wise, 5)
+    two, records_two = play(planted, client_wise, 5)
+    assert_close(one.server.weights, two.server.weights)
+    for name, tensor in one.server.ensemble.heads.items():
+        assert_close(tensor, two.server.ensemble.heads[name])
+    assert [record.changes for record in records_one] != [()] * 5, "the test must see a split"
+    assert [len(r.changes) for r in records_one] == [len(r.changes) for r in records_two]
+
+
+def found_partition(state):
+    return {
+        frozenset(torch.nonzero(state.server.members == k).flatten().tolist())
+        for k in range(len(state.server.clusters))
+    }
+
+
+def true_partition(federation):
+    concept = federation.truth.concept
+    return {frozenset((concept == k).nonzero()[0].tolist()) for k in set(concept.tolist())}
+
+
+@pytest.mark.parametrize("name", ["hcfl+(fedrc)", "hcfl+(fedem)", "hcfl+(fesem)"])
+def test_hcfl_plus_finds_planted_clusters_that_it_was_not_told(planted, name):
+    state, records = play(planted, build(name), 12)
+    assert found_partition(state) == true_partition(planted)
+    assert records[-1].quality.ari == 1.0
+    assert records[-1].test > 0.9
+    _, fedavg = play(planted, build("fedavg"), 12)
+    assert fedavg[-1].test < 0.6
+
+
+@pytest.mark.parametrize("name", ["ifca", "fedem", "fedrc"])
+def test_fixed_k_methods_find_planted_clusters(planted, name):
+    # Symmetry between identical starts must break: one of a few seeds is enough, all of them usually do.
+    found = [play(planted, build(name), 15, seed=seed)[0] for seed in range(4)]
+    assert any(found_partition(state) == true_partition(planted) for state in found)
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_same_seed_same_result_whatever_the_order(planted, name):
+    one, records_one = play(planted, build(name), 3, participation=0.6)
+    torch.manual_seed(12345)
+    two, records_two = play(planted, build(name), 3, participation=0.6, engine=Reversed())
+    same(one.server.ensemble.heads, two.server.ensemble.heads)
+    assert torch.equal(one.server.weights, two.server.weights)
+    for a, b in zip(records_one, records_two, strict=True):
+        assert replace(a, seconds=0.0) == replace(b, seconds=0.0)
+    _, other = play(planted, build(name), 3, participation=0.6, seed=9)
+    assert other[-1].objective != records_one[-1].objective
+
+
+class Reversed(Sequential):
+    """Runs the participants in the opposite order."""
+
+    def execute(self, federation, method, network, sgd, broadcast, participants, states, seed):
+        backwards = participants[::-1]
+        done = super().execute(federation, method, network, sgd, broadcast, backwards, states, seed)
+        return done[::-1]
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_invariants_hold_in_every_round(planted, name):
+    method = build(name)
+    chosen = setting(planted, method, participation=0.5)
+    _, ensemble = initialise(MODELS["mlp"], planted.shape, planted.classes, method.topology, method.clusters, 0)
+    for state, record in rounds.play(chosen, rounds.begin(chosen, ensemble), 8):
+        server = state.server
+        assert_close(server.weights.sum(dim=1), torch.ones(planted.clients))
+        assert record.participants == 6
+        seen = server.last_seen > 0
+        assert ((server.members >= 0) == seen).all()
+        assert sum(record.cluster_sizes.values()) == int(seen.sum())
+        assert server.ensemble.clusters == len(server.clusters) == record.clusters == server.weights.shape[1]
+        for change in record.changes:
+            if hasattr(change, "first"):
+                took_part = set(torch.nonzero(server.last_seen == record.round).flatten().tolist())
+                assert change.first
+                assert change.second
+                assert not set(change.first) & set(change.second)
+                assert set(change.first + change.second) <= took_part
+        for client, own in state.clients.items():
+            assert own.round == int(server.last_seen[client])
+            assert_close(own.weights.client.sum(), torch.tensor(1.0))
+        assert_close(state.newcomers.sum(dim=1), torch.ones(3))
+
+
+def test_absent_clients_catch_up_with_exactly_what_the_server_has(planted):
+    """What a client computes from the changes it missed is what the server's table says of it."""
+    state, _ = play(planted, build("hcfl+(fedrc)"), 10, participation=0.4)
+    assert len(state.server.changes) > 1
+    for client, own in state.clients.items():
+        missed = [change for change in state.server.changes if change.round >= own.round]
+        weights, clusters = follow(own.weights.client[None], own.clusters, missed, client)
+        assert clusters == state.server.clusters
+        assert_close(weights[0], state.server.weights[client])
+
+
+@pytest.mark.parametrize("topology", ["split", "full"])
+def test_update_cosine_splits_too(planted, topology):
+    method = Method("mine", Conditional(), SoftEM(), SplitAndRemove(0.3), UpdateCosine(), topology, 1)
+    _, records = play(planted, method, 4)
+    assert any(record.changes for record in records)
+
+
+def test_fresh_newcomers_do_not_depend_on_the_past(planted):
+    _, persistent = play(planted, build("hcfl+(fedrc)"), 10)
+    _, fresh = play(planted, build("hcfl+(fedrc)"), 10, newcomers="fresh")
+    assert fresh[-1].test > 0.9
+    assert [r.val for r in fresh] == [r.val for r in persistent]
+
+
+def test_sampling_draws_different_clients_every_round_and_never_none(planted):
+    chosen = setting(planted, build("fedavg"), participation=0.01)
+    drawn = [rounds.sample_clients(chosen, number) for number in range(1, 9)]
+    assert all(len(clients) == 1 for clients in drawn)
+    assert len({clients[0] for clients in drawn}) > 2
+
+
+def test_a_federation_without_test_set_or_concepts_has_none_there():
+    x, y = blobs()
+    federation = Federation.from_arrays(x, y, client=torch.arange(len(y)) % 4)
+    _, records = play(federation, build("hcfl+(fedrc)"), 2)
+    assert records[-1].test is None
+    assert records[-1].test_per_concept == ()
+    assert records[-1].quality.ari is None
+    assert records[-1].val is not None
