@@ -184,7 +184,7 @@ def test_the_process_s_own_number_of_threads_comes_back(tmp_path):
 
 
 def test_what_cannot_be_is_refused(planted):
-    with pytest.raises(InputError, match=r"alpha = 1: the federation that was passed is already built"):
+    with pytest.raises(InputError, match=r"alpha = 1: the data that was passed is already built"):
         hcfl.run("fedavg", planted, alpha=1)
     with pytest.raises(InputError, match=r"device = 'tpu9': is not a device of this machine"):
         hcfl.run("fedavg", device="tpu9")

@@ -18,6 +18,7 @@ from hcfl.data import Federation, build
 from hcfl.engines import Sequential
 from hcfl.ensemble import initialise
 from hcfl.errors import InputError
+from hcfl.methods import Method
 from hcfl.models import MODELS, Builder, Network, Pair, check_pair, default_model
 from hcfl.rounds import Record, Setting
 from hcfl.run_folder import Row
@@ -49,14 +50,22 @@ class Run:
     state: RunState
 
 
-def prepare(config: Config, federation: Federation | None = None, model: Builder | Pair | None = None) -> Prepared:
-    """Build and check every part; a federation or a model from Python takes the place of the configured one."""
+def prepare(
+    config: Config,
+    federation: Federation | None = None,
+    model: Builder | Pair | None = None,
+    method: Method | None = None,
+) -> Prepared:
+    """Build and check every part; what is passed from Python takes the place of what is configured."""
     device = _device(config.device)
-    given = config.method.model_dump(exclude={"name"})
-    method = methods.build(config.method.name, **given)
-    defaults = methods.settings_of(config.method.name)
-    used = {name: default if given[name] is None else given[name] for name, default in defaults.items()}
-    config = config.updated("method", **used)
+    if method is None:
+        given = config.method.model_dump(exclude={"name"})
+        method = methods.build(config.method.name, **given)
+        defaults = methods.settings_of(config.method.name)
+        used = {name: default if given[name] is None else given[name] for name, default in defaults.items()}
+        config = config.updated("method", **used)
+    else:
+        config = config.updated("method", name=method.name, clusters=method.clusters)
 
     if federation is None:
         federation, data = build(config.data, config.seed)
@@ -190,7 +199,7 @@ def execute(prepared: Prepared, out: Path | None = None, on_round: Callable[[Rec
 
 
 def run(
-    method: str = "hcfl+(fedrc)",
+    method: str | Method = "hcfl+(fedrc)",
     data: str | Federation = "digits",
     model: str | Pair | Builder = "auto",
     out: str | Path | None = None,
@@ -199,21 +208,20 @@ def run(
 ) -> Run:
     """Run a method and return what it found.
 
-    `data` is a source's name, a file, or a `Federation`; `model` a name, an (extractor, head) pair of modules, or a
-    function that builds one. `settings` are those of the command line: rounds, clients, alpha, beta, rho, lr, seed, …
+    `method` is a name or a `Method` of your own; `data` a source's name, a file, or a `Federation`; `model` a name, an
+    (extractor, head) pair of modules, or a function that builds one. `settings` are those of the command line: rounds,
+    clients, alpha, beta, rho, lr, seed, …
     """
-    named: dict[str, Any] = {"method": method}
-    if isinstance(data, str):
-        named["data"] = data
-    else:
-        for name in settings:
-            if flat_fields().get(name, "").startswith("data."):
-                raise InputError(f"{name} = {settings[name]!r}: the federation that was passed is already built")
-    if isinstance(model, str):
-        named["model"] = model
+    parts = {"method": method, "data": data, "model": model}
+    named = {name: part for name, part in parts.items() if isinstance(part, str)}
+    for name, value in settings.items():
+        section = flat_fields().get(name, "").split(".")[0]
+        if section in parts and section not in named:
+            raise InputError(f"{name} = {value!r}: the {section} that was passed is already built")
     prepared = prepare(
         from_flat(**named, **settings),
         None if isinstance(data, str) else data,
         None if isinstance(model, str) else model,
+        None if isinstance(method, str) else method,
     )
     return execute(prepared, None if out is None else Path(out), on_round)

@@ -1,0 +1,63 @@
+"""Every code block and command in README and docs runs; every link leads somewhere."""
+
+import re
+import shlex
+from pathlib import Path
+
+import pytest
+
+from hcfl.cli import main
+from helpers import blobs
+
+ROOT = Path(__file__).parent.parent
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+BLOCK = re.compile(r"^```(\w+)([^\n]*)\n(.*?)^```", re.MULTILINE | re.DOTALL)
+
+
+def my_arrays():
+    """Stand in for the arrays that a reader of the README has."""
+    x, y = blobs(per_class=60)
+    return x, y, y % 2
+
+
+def run_commands(text):
+    for line in text.splitlines():
+        words = shlex.split(line, comments=True)
+        if not words:
+            continue
+        if words[0] == "make":
+            assert re.search(rf"^{words[1]}:", (ROOT / "Makefile").read_text(), re.MULTILINE), line
+        else:
+            assert words[0] == "hcfl", f"{line}: a test does not know how to run this"
+            if "--help" in words:
+                with pytest.raises(SystemExit, match="0"):
+                    main(words[1:])
+            else:
+                assert main(words[1:]) == 0, line
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_every_block_of_a_page_runs_in_order(page, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    blocks = BLOCK.findall(page.read_text(encoding="utf-8"))
+    names: dict[str, object] = {}
+    for language, note, text in blocks:
+        if language == "bash":
+            run_commands(text)
+        else:
+            assert language == "python"
+            names = names if note.strip() == "continue" else {"my_arrays": my_arrays}
+            exec(compile(text, str(page), "exec"), names)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_every_link_leads_somewhere(page):
+    for target in re.findall(r"\]\(([^)#]+)\)", page.read_text(encoding="utf-8")):
+        assert (page.parent / target).exists(), target
+
+
+def test_the_readme_s_table_lists_every_method():
+    from hcfl.methods import METHODS
+
+    rows = re.findall(r"^\| `([^`]+)` \|", (ROOT / "README.md").read_text(encoding="utf-8"), re.MULTILINE)
+    assert rows == list(METHODS)
