@@ -2,9 +2,14 @@
 
 import pytest
 import torch
+from hypothesis import settings
 
 from hcfl.data import Federation
 from helpers import blobs
+
+# How long an example takes says something about the machine, not about the code.
+settings.register_profile("hcfl", deadline=None)
+settings.load_profile("hcfl")
 
 
 @pytest.fixture(autouse=True)

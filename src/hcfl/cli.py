@@ -9,7 +9,7 @@ from typing import Any, NoReturn
 from rich.console import Console
 
 from hcfl import __version__
-from hcfl.config import Config, assign, field_at, flat_fields, read_yaml
+from hcfl.config import Config, assign, field_at, flat_fields, from_flat, read_yaml
 from hcfl.errors import InputError
 
 
@@ -56,7 +56,8 @@ def _parser() -> argparse.ArgumentParser:
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
 
     demo = commands.add_parser("demo", help="watch HCFL+ find the groups in a federation that one model cannot serve")
-    demo.add_argument("--seed", type=int, default=0, help="the seed of everything (default 0)")
+    demo.add_argument("--seed", default=0, help="the seed of everything (default 0)")
+    demo.add_argument("--rounds", default=30, help="rounds of each run (default 30)")
 
     run = commands.add_parser("run", help="run a method", allow_abbrev=False)
     run.add_argument("method", metavar="METHOD", nargs="?", help="see `hcfl methods`")
@@ -100,7 +101,7 @@ def _run(arguments: argparse.Namespace, console: Console) -> None:
 def _demo(arguments: argparse.Namespace, console: Console) -> None:
     from hcfl.report.show import demo
 
-    demo(arguments.seed, console)
+    demo(from_flat(seed=arguments.seed, rounds=arguments.rounds), console)
 
 
 def _data(arguments: argparse.Namespace, console: Console) -> None:

@@ -69,7 +69,7 @@ class MethodConfig(Section):
 class TrainingConfig(Section):
     """The loop and local training."""
 
-    rounds: int = Field(40, ge=1, description="communication rounds")
+    rounds: int = Field(30, ge=1, description="communication rounds")
     participation: float = Field(1.0, gt=0, le=1, description="share of the clients sampled each round")
     epochs: int | None = Field(None, ge=1, description="local epochs; default 1, for small clients 5")
     batch: int | None = Field(None, ge=1, description="local batch size; default 128, for small clients 16")

@@ -18,8 +18,8 @@ class AxisToFront(nn.Module):
         return x.movedim(-1, 1)
 
 
-def mlp(shape: tuple[int, ...], classes: int, hidden: Sequence[int] = (128,)) -> Pair:
-    """Build a perceptron for inputs of any shape; a single hidden layer keeps the prototypes of small clients calm."""
+def mlp(shape: tuple[int, ...], classes: int, hidden: Sequence[int] = (256, 128)) -> Pair:
+    """Build a perceptron for inputs of any shape."""
     widths = [prod(shape), *hidden]
     layers: list[nn.Module] = [nn.Flatten()]
     for before, after in pairwise(widths):

@@ -19,18 +19,14 @@ def run_and_show(config: Config, out: Path | None, console: Console) -> Run:
     return run
 
 
-def demo(seed: int, console: Console) -> tuple[Run, Run]:
-    """HCFL+(FedRC) beside FedAvg on the default federation."""
+def demo(config: Config, console: Console) -> tuple[Run, Run]:
+    """Run HCFL+(FedRC) beside FedAvg on the default federation."""
     console.print(
         "30 clients hold handwritten digits. They fall into three groups that give the same image different labels,\n"
         "and nobody knows the groups: not the server, not the clients. HCFL+ starts from a single cluster.\n",
         highlight=False,
     )
-    configs = [
-        Config.parse({"method": {"name": name}, "seed": seed, "data": {"source": "digits"}})
-        for name in ("hcfl+(fedrc)", "fedavg")
-    ]
-    found, single = (_run(config, None, console) for config in configs)
+    found, single = (_run(config.updated("method", name=name), None, console) for name in ("hcfl+(fedrc)", "fedavg"))
     console.print(tables.summary_table([found, single]))
     picture = plots.save(plots.plot_runs([found, single]), found.path / run_folder.PICTURE)
     console.print(f"Run folders: {found.path}, {single.path}", highlight=False, soft_wrap=True)
