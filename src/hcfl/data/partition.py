@@ -37,15 +37,17 @@ def lda(
     """Draw each client's class mix from a Dirichlet, then its samples without replacement.
 
     `total`: α is the total concentration, Dir(α·p) with p the class proportions still left, as the field's scripts
-    compute it. `per-class`: the textbook Dir(α, …, α) over the classes still left. All clients are equally large and
-    every sample is used once.
+    compute it. `per-class`: α is the concentration of one class, Dir(α·C·p): the textbook Dir(α, …, α) for balanced
+    classes. Weighing by what is left, here too, keeps the last clients from being the ones who get the leftovers. All
+    clients are equally large and every sample is used once.
     """
     piles = [generator.permutation(np.flatnonzero(labels == c)) for c in range(int(labels.max()) + 1)]
     left = np.array([len(pile) for pile in piles])
+    total = alpha if reading == "total" else alpha * len(piles)
     parts = []
     for size in _sizes(len(labels), clients):
         held = left > 0
-        concentration = alpha * (left / left.sum() if reading == "total" else np.ones(len(left)))
+        concentration = total * left / left.sum()
         mix = np.zeros(len(left))
         mix[held] = generator.dirichlet(concentration[held])
         take = _draw(left, mix, size, generator)

@@ -34,7 +34,7 @@ def plot_federation(federation: Federation) -> Figure:
     figure = Figure(figsize=(width, min(14.0, 2 + 0.16 * federation.clients)), layout="constrained")
     axes = figure.subplots()
     image = axes.imshow(counts[order], aspect="auto", cmap="Blues", interpolation="nearest", vmin=0)
-    figure.colorbar(image, ax=axes, label="samples")
+    figure.colorbar(image, ax=axes, label="samples", pad=0.08)
     axes.set(xlabel="label as the client sees it", ylabel="client", title=f"{federation.name}: who holds what")
     if federation.classes <= 30:
         axes.set_xticks(range(federation.classes), federation.class_names)
@@ -98,11 +98,11 @@ def _name_clients(axes: Axes, federation: Federation, order: Any) -> None:
 
 
 def _concept_strip(axes: Axes, federation: Federation, order: Any) -> None:
-    """Colour the left edge by true concept, where it is known."""
+    """Colour the right edge by true concept, where it is known."""
     if federation.truth is None:
         return
     concept = federation.truth.concept[order]
-    strip = axes.inset_axes((-0.06, 0, 0.03, 1))
+    strip = axes.inset_axes((1.01, 0, 0.03, 1))
     strip.imshow(
         concept[:, None] % len(CONCEPT_COLOURS),
         aspect="auto",
@@ -113,4 +113,3 @@ def _concept_strip(axes: Axes, federation: Federation, order: Any) -> None:
     )
     strip.set(xticks=[], yticks=[], xlabel="true\nconcept")
     strip.xaxis.label.set_fontsize(6)
-    axes.tick_params(axis="y", pad=14)
