@@ -10,6 +10,7 @@ from hcfl.engines import Sequential
 from hcfl.ensemble import initialise
 from hcfl.models import MODELS
 from hcfl.rounds import Setting
+from hcfl.tiers import Assigned
 from hcfl.training import LocalSGD
 
 
@@ -22,16 +23,25 @@ def blobs(classes: int = 4, per_class: int = 120, features: int = 8, seed: int =
     return x.astype(np.float32), y
 
 
+def start(federation, method, seed=0):
+    """The network and the initial models."""
+    clusters = federation.clients if method.clusters is None else method.clusters
+    identical = isinstance(method.weighting, Assigned)
+    shape, classes = federation.shape, federation.classes
+    return initialise(MODELS["mlp"], shape, classes, method.topology, clusters, seed, identical)
+
+
 def setting(federation, method, **changes) -> Setting:
-    network, _ = initialise(MODELS["mlp"], federation.shape, federation.classes, method.topology, method.clusters, 0)
-    return replace(Setting(federation, method, network, Sequential(), LocalSGD(lr=0.1, batch=16, epochs=2)), **changes)
+    """Small steps that a test can afford."""
+    network, _ = start(federation, method)
+    sgd = LocalSGD(lr=0.1, batch=16, epochs=2)
+    return replace(Setting(federation, method, network, Sequential(), sgd), **changes)
 
 
 def play(federation, method, number=3, **changes):
     """Return the final state and all records."""
     chosen = setting(federation, method, **changes)
-    shape, classes = federation.shape, federation.classes
-    _, ensemble = initialise(MODELS["mlp"], shape, classes, method.topology, method.clusters, chosen.seed)
+    _, ensemble = start(federation, method, chosen.seed)
     played = list(rounds.play(chosen, rounds.begin(chosen, ensemble), number))
     return played[-1][0], [record for _, record in played]
 

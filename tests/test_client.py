@@ -1,5 +1,7 @@
 """One client's round: who is trained, what is sent, how a late client catches up (spec §3-§5)."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 from torch.testing import assert_close
@@ -25,7 +27,8 @@ def message(name, clusters, round_=1, changes=(), ids=None) -> tuple:
     method = build(name, clusters=clusters) if name != "fedavg" else build(name)
     network, ensemble = initialise(MODELS["mlp"], (4,), 3, method.topology, clusters, seed=0)
     shares = torch.full((clusters, 3), 1 / 3)
-    return method, network, Broadcast(round_, ensemble, shares, ids or tuple(range(clusters)), tuple(changes))
+    weights = torch.full((10, clusters), 1 / clusters)
+    return method, network, Broadcast(round_, ensemble, shares, ids or tuple(range(clusters)), tuple(changes), weights)
 
 
 def test_soft_clients_train_every_head_and_report_what_the_method_needs():
@@ -72,7 +75,7 @@ def test_fesem_joins_the_nearest_model_after_training():
         name: torch.stack([tensor[0], trained.extractors[name][0]])
         for name, tensor in broadcast.ensemble.extractors.items()
     }
-    planted = Broadcast(1, Ensemble(extractors, heads, "full"), broadcast.class_shares, (0, 1), ())
+    planted = replace(broadcast, ensemble=Ensemble(extractors, heads, "full"))
     update, after = take_part(method, network, SGD, data(), planted, 0, state, seed=0)
     assert update.columns == (1,)
     assert after.weights.client.tolist() == [0.0, 1.0]

@@ -5,6 +5,7 @@ import pytest
 from hcfl.errors import InputError
 from hcfl.methods import METHODS, Method, build, settings_of
 from hcfl.tiers import (
+    Assigned,
     Conditional,
     Correlation,
     Fixed,
@@ -15,10 +16,30 @@ from hcfl.tiers import (
     Single,
     SoftEM,
     SplitAndRemove,
+    SplitBySpectrum,
+    SplitWhenStationary,
     UpdateCosine,
 )
 
+WHOLE = UpdateCosine(weighted=False, of="whole updates")
+CFL = SplitWhenStationary(0.4, 1.6)
+
 TABLE = {
+    "local": (Conditional(), Assigned(), Fixed(), None, "full", None),
+    "cfl": (Conditional(), Assigned(), CFL, WHOLE, "full", 1),
+    "icfl": (Conditional(), Assigned(), SplitBySpectrum(0.85), UpdateCosine(weighted=False), "full", 1),
+    "hcfl-prime(fedem)": (Conditional(), SampleWiseEM(0.0), CFL, WHOLE, "split", 1),
+    "hcfl-prime(fedrc)": (Correlation(), SampleWiseEM(0.4), CFL, WHOLE, "split", 1),
+    "hcfl-prime(fedsoft)": (Conditional(), SampleWiseEM(0.0), CFL, WHOLE, "split", 1, 0.01),
+    "hcfl+(fedsoft)": (
+        Conditional(),
+        SampleWiseEM(0.0),
+        SplitAndRemove(0.3),
+        PrototypeDistance("ASCP"),
+        "split",
+        1,
+        0.01,
+    ),
     "fedavg": (Conditional(), Single(), Fixed(), None, "full", 1),
     "ifca": (Conditional(), HardByLoss(), Fixed(), None, "full", 3),
     "fesem": (Conditional(), HardByParameters(), Fixed(), None, "full", 3),
@@ -65,6 +86,9 @@ CSCP = PrototypeDistance("CSCP")
         ((Conditional(), SoftEM(), Fixed(), CSCP, "split", 3), "never looks at a distance"),
         ((Conditional(), SoftEM(), SplitAndRemove(0.1), CSCP, "full", 1), "shared feature space"),
         ((Conditional(), SoftEM(), Fixed(), None, "full", 0), "at least 1"),
+        ((Conditional(), SoftEM(), Fixed(), None, "full", None), "only where the server assigns"),
+        ((Conditional(), Assigned(), Fixed(), None, "full", 3), "start in one cluster, or in one each"),
+        ((Conditional(), Assigned(), Fixed(), None, "full", 1), "wait for splits"),
     ],
 )
 def test_invalid_compositions_are_refused_with_the_reason(choices, reason):

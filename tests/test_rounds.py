@@ -10,10 +10,9 @@ from hcfl import rounds
 from hcfl.clusters import follow
 from hcfl.data import Federation
 from hcfl.engines import Sequential
-from hcfl.ensemble import initialise
 from hcfl.methods import METHODS, Method, build
-from hcfl.models import MODELS
 from hcfl.tiers import (
+    Assigned,
     Conditional,
     Correlation,
     Fixed,
@@ -25,7 +24,7 @@ from hcfl.tiers import (
     SplitAndRemove,
     UpdateCosine,
 )
-from helpers import blobs, play, same, setting
+from helpers import blobs, play, same, setting, start
 
 
 @pytest.mark.parametrize("weighting", [HardByLoss(), HardByParameters(), SoftEM(), SampleWiseEM(0.4)])
@@ -108,12 +107,14 @@ class Reversed(Sequential):
 def test_invariants_hold_in_every_round(planted, name):
     method = build(name)
     chosen = setting(planted, method, participation=0.5)
-    _, ensemble = initialise(MODELS["mlp"], planted.shape, planted.classes, method.topology, method.clusters, 0)
+    _, ensemble = start(planted, method)
     for state, record in rounds.play(chosen, rounds.begin(chosen, ensemble), 8):
         server = state.server
         assert_close(server.weights.sum(dim=1), torch.ones(planted.clients))
         assert record.participants == 6
         seen = server.last_seen > 0
+        if isinstance(method.weighting, Assigned):
+            seen = seen | True
         assert ((server.members >= 0) == seen).all()
         assert sum(record.cluster_sizes.values()) == int(seen.sum())
         assert server.ensemble.clusters == len(server.clusters) == record.clusters == server.weights.shape[1]
@@ -170,3 +171,57 @@ def test_a_federation_without_test_set_or_concepts_has_none_there():
     assert records[-1].test_per_concept == ()
     assert records[-1].quality.ari is None
     assert records[-1].val is not None
+
+
+@pytest.fixture
+def four_groups() -> Federation:
+    """Twelve clients in four concepts."""
+    x, y = blobs()
+    return Federation.from_arrays(x, y, clients=12, partition="iid", beta=0.9, concepts=4, seed=1)
+
+
+def test_cfl_splits_recursively_into_exactly_the_planted_groups(four_groups):
+    state, records = play(four_groups, build("cfl", tol1=0.4, tol2=0.8), 8)
+    assert len([change for record in records for change in record.changes]) == 3, "1 → 2 → 4 clusters"
+    assert found_partition(state) == true_partition(four_groups)
+    assert records[-1].test > 0.9
+
+
+def test_cfl_with_the_public_bug_splits_the_wrong_clients_from_the_second_split_on(four_groups):
+    state, records = play(four_groups, build("cfl", tol1=0.4, tol2=0.8, lost_ids=True), 8)
+    assert found_partition(state) != true_partition(four_groups)
+    assert records[-1].val < 0.8
+
+
+@pytest.mark.parametrize("name", ["hcfl-prime(fedem)", "hcfl-prime(fedrc)", "hcfl-prime(fedsoft)"])
+def test_hcfl_prime_finds_planted_clusters_and_removes_none(four_groups, name):
+    state, records = play(four_groups, build(name, tol1=0.4, tol2=0.8), 10)
+    assert found_partition(state) == true_partition(four_groups)
+    assert all(change.rule == "one-hot" for record in records for change in record.changes)
+
+
+def test_icfl_separates_concepts_step_by_step(four_groups):
+    _, records = play(four_groups, build("icfl"), 16)
+    assert records[0].clusters == 1, "its threshold starts at 0"
+    assert records[-1].clusters >= 3
+    assert records[-1].quality.ari > 0.6
+
+
+def test_local_clients_never_learn_from_each_other(planted):
+    state, records = play(planted, build("local"), 3)
+    assert records[-1].clusters == planted.clients
+    assert torch.equal(state.server.members, torch.arange(planted.clients))
+    # Client 0 alone in a federation of its own makes the same model.
+    alone = replace(planted, train=planted.train[:1], val=planted.val[:1], truth=None)
+    expected, _ = play(alone, build("fedavg"), 3)
+    assert_close(state.server.ensemble.heads["weight"][:1], expected.server.ensemble.heads["weight"])
+
+
+def test_a_proximal_term_keeps_clients_near_what_they_received(planted):
+    moved = {}
+    for proximal in (0.0, 5.0):
+        method = replace(build("fedavg"), proximal=proximal)
+        _, before = start(planted, method)
+        state, _ = play(planted, method, 1)
+        moved[proximal] = (state.server.ensemble.heads["weight"] - before.heads["weight"]).norm()
+    assert moved[5.0] < 0.7 * moved[0.0]

@@ -11,7 +11,7 @@ from hcfl.clusters import Removal, Split
 from hcfl.ensemble import Ensemble
 from hcfl.methods import build
 from hcfl.models import MODELS, Network
-from hcfl.server import Reports, aggregate, apply, own_updates, weighted_mean
+from hcfl.server import Reports, aggregate, apply, own_updates, weighted_mean, whole_updates
 from hcfl.state import Update
 from hcfl.tiers import Decision, SplitDecision
 
@@ -100,7 +100,7 @@ def four():
 
 
 def decide(first, second, remove=(), halve=True, parent=1) -> Decision:
-    return Decision(SplitDecision(parent, first, second, halve, 0.9, 0.3, 0.5), remove)
+    return Decision((SplitDecision(parent, first, second, halve, 0.9, 0.3, 0.5),), remove)
 
 
 def test_a_split_averages_each_part_and_halves_weights(four):
@@ -178,3 +178,22 @@ def test_in_the_full_topology_the_update_is_the_whole_model():
     ]
     found = own_updates(NETWORK, received, Reports.of(updates, received), torch.tensor([0, 1]))
     assert found.tolist() == [[3.0, 0.5], [5.0, 0.75]]
+
+
+def test_the_whole_update_includes_the_shared_extractor():
+    received = ensemble([[1.0], [2.0]], [[0.5]])
+    updates = [
+        update(0, 1, [[4.0], [0.0]], [0.9, 0.1], extractors=[[1.0]]),
+        update(1, 1, [[0.0], [7.0]], [0.2, 0.8], extractors=[[0.25]]),
+    ]
+    found = whole_updates(NETWORK, received, Reports.of(updates, received), torch.tensor([0, 1]))
+    assert found.tolist() == [[3.0, 0.5], [5.0, -0.25]]
+
+
+def test_assigned_clients_have_a_cluster_before_they_ever_take_part():
+    one = server.begin(build("cfl"), ensemble([[0.0]]), clients=3, classes=2)
+    assert one.members.tolist() == [0, 0, 0]
+    assert one.weights.tolist() == [[1.0]] * 3
+    each = server.begin(build("local"), ensemble([[0.0]] * 3), clients=3, classes=2)
+    assert each.members.tolist() == [0, 1, 2]
+    assert each.weights.tolist() == torch.eye(3).tolist()

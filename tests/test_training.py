@@ -118,3 +118,12 @@ def test_running_statistics_move_in_training_and_what_was_received_does_not():
     assert trained["1.num_batches_tracked"] == 1
     for name, tensor in copy.items():
         assert torch.equal(received[name], tensor)
+
+
+def test_the_proximal_term_by_hand():
+    # f(w) = w², start 1, two full steps without momentum: g = 2w + λ(w − 1)
+    sgd = LocalSGD(lr=0.1, momentum=0.0, weight_decay=0.0, proximal=0.5)
+    batches = [torch.arange(1)] * 2
+    (moved,) = descend([{"w": torch.ones(1)}], lambda batch, p: (p["w"] ** 2).sum(), batches, sgd)
+    first = 1 - 0.1 * 2
+    assert moved["w"].item() == pytest.approx(first - 0.1 * (2 * first + 0.5 * (first - 1)))

@@ -1,5 +1,7 @@
 """What one client does in a round: catch up, E-step, prototypes, local training (spec §3 and §5)."""
 
+from dataclasses import replace
+
 import torch
 from torch import Tensor
 
@@ -35,6 +37,7 @@ def take_part(
 ) -> tuple[Update, ClientState]:
     """Do one client's work of a round; `state` is None for a client that takes part for the first time."""
     received, labels = broadcast.ensemble, data.labels
+    sgd = replace(sgd, proximal=method.proximal)
     weights = catch_up(method, data, broadcast, client, state)
 
     features, logits = forward(network, received, data.inputs)
@@ -61,18 +64,16 @@ def take_part(
         objective=float(objective(log_likelihood, weights.client)),
         counts=class_counts(gamma, labels, data.classes) if method.formulation.uses_class_shares else None,
         prototypes=prototypes(features, labels, data.classes)
-        if method.needs == "prototypes" and features is not None
+        if "prototypes" in method.needs and features is not None
         else None,
     )
     return update, ClientState(broadcast.round, broadcast.clusters, weights)
 
 
 def catch_up(method: Method, data: LocalData, broadcast: Broadcast, client: int, state: ClientState | None) -> Weights:
-    """Bring a client's weights to the clusters of today; somebody new starts uniform over them."""
+    """Bring a client's weights to the clusters of today; somebody new starts from what the server has of it."""
     if state is None:
-        start = method.weighting.start(len(broadcast.clusters), len(data))
-        device = data.inputs.device
-        return Weights(start.client.to(device), None if start.sample is None else start.sample.to(device))
+        return method.weighting.start(broadcast.weights[client].to(data.inputs.device), len(data))
     missed = [change for change in broadcast.changes if change.round >= state.round]
     mine, _ = follow(state.weights.client.unsqueeze(0), state.clusters, missed, client)
     if state.weights.sample is None:

@@ -63,6 +63,13 @@ class MethodConfig(Section):
     name: str = Field("hcfl+(fedrc)", description="see `hcfl methods`")
     clusters: int | None = Field(None, ge=1, description="number of clusters at the start")
     rho: float | None = Field(None, gt=0, le=2, description="HCFL+: split when max − mean distance reaches it")
+    tol1: float | None = Field(None, gt=0, description="CFL, HCFL′: split when the mean update is shorter, and")
+    tol2: float | None = Field(None, gt=0, description="CFL, HCFL′: some client's update is longer than this")
+    alpha0: float | None = Field(None, gt=0, lt=1, description="ICFL: α*(0), how coherent a cluster must stay")
+    proximal: float | None = Field(None, ge=0, description="FedSoft variants: λ of λ/2‖θ − received‖²")
+    max_coordinate: bool | None = Field(None, description="CFL: compare tol2 with the largest coordinate, a public bug")
+    lost_ids: bool | None = Field(None, description="CFL: take positions in a cluster for client ids, a public bug")
+    from_start: bool | None = Field(None, description="ICFL: α* starts at alpha0 instead of 0")
     mu: float | None = Field(None, ge=0, le=1, description="HCFL+: μ̃, how freely samples leave their client's weights")
 
 

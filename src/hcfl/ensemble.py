@@ -73,17 +73,24 @@ def flatten(params: Params, skip: frozenset[str] = frozenset()) -> Tensor:
 
 
 def initialise(
-    model: Builder | Pair, shape: tuple[int, ...], classes: int, topology: Topology, clusters: int, seed: int
+    model: Builder | Pair,
+    shape: tuple[int, ...],
+    classes: int,
+    topology: Topology,
+    clusters: int,
+    seed: int,
+    identical: bool = False,
 ) -> tuple[Network, Ensemble]:
     """Draw the initial models (spec §2, Initialisation).
 
     A builder is called anew for every cluster: in the split topology the first extractor is shared, in the full one
     each cluster has its own. A pair of modules keeps the extractor's weights as they were given (it may be
-    pretrained) for all clusters. Heads are always drawn independently: identical ones would never separate.
+    pretrained) for all clusters. Heads are drawn independently, since identical ones would never separate; only where
+    the server assigns clients to clusters, all of them may start `identical`.
     """
     pairs: list[Pair] = []
     for cluster in range(clusters):
-        with rng.scoped(seed, "initialise", cluster):
+        with rng.scoped(seed, "initialise", 0 if identical else cluster):
             pairs.append(model(shape, classes) if callable(model) else _with_new_head(model))
     network = Network(*pairs[0])
     distinct = pairs[:1] if topology == "split" else pairs

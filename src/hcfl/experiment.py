@@ -23,6 +23,7 @@ from hcfl.models import MODELS, Builder, Network, Pair, check_pair, default_mode
 from hcfl.rounds import Record, Setting
 from hcfl.run_folder import Row
 from hcfl.state import RunState
+from hcfl.tiers import Assigned
 from hcfl.training import LocalSGD
 
 RUNS = Path("runs")
@@ -82,7 +83,13 @@ def prepare(
         pair = model(federation.shape, federation.classes) if callable(model) else model
         check_pair(pair, federation.shape, federation.classes)
     network, ensemble = initialise(
-        model, federation.shape, federation.classes, method.topology, method.clusters, config.seed
+        model,
+        federation.shape,
+        federation.classes,
+        method.topology,
+        federation.clients if method.clusters is None else method.clusters,
+        config.seed,
+        identical=isinstance(method.weighting, Assigned),
     )
     config = with_threads(with_local_steps(config, federation), network)
     training = config.training

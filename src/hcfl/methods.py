@@ -2,15 +2,16 @@
 
 import re
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from inspect import signature
-from typing import Any, Literal
+from typing import Any
 
 from hcfl.ensemble import Topology
 from hcfl.errors import InputError
 from hcfl.tiers import (
     Adaptation,
+    Assigned,
     Conditional,
     Correlation,
     Distance,
@@ -23,8 +24,12 @@ from hcfl.tiers import (
     Single,
     SoftEM,
     SplitAndRemove,
+    SplitBySpectrum,
+    SplitWhenStationary,
+    UpdateCosine,
     Weighting,
 )
+from hcfl.tiers.distance import Evidence
 
 
 @dataclass(frozen=True)
@@ -37,16 +42,20 @@ class Method:
     adaptation: Adaptation
     distance: Distance | None
     topology: Topology
-    clusters: int
+    clusters: int | None
+    """K at the start; None: one for every client."""
+    proximal: float = 0.0
+    """λ of the term λ/2‖θ − received‖² in local training."""
 
     def __post_init__(self) -> None:
         if reason := conflict(self):
             raise InputError(f"method {self.name}: {reason}")
 
     @property
-    def needs(self) -> Literal["prototypes", "updates"] | None:
-        """Which evidence its distance needs from clients."""
-        return None if self.distance is None else self.distance.needs
+    def needs(self) -> frozenset[Evidence]:
+        """Which evidence tiers 3 and 4 look at."""
+        wanted = (self.adaptation.needs, None if self.distance is None else self.distance.needs)
+        return frozenset(need for need in wanted if need is not None)
 
     def choices(self) -> dict[str, str]:
         """Return what was chosen on each tier, in words."""
@@ -68,8 +77,15 @@ def _words(choice: object) -> str:
 
 def conflict(method: Method) -> str | None:
     """Return why these choices do not make a method, or None if they do."""
-    if method.clusters < 1:
+    assigned = isinstance(method.weighting, Assigned)
+    if method.clusters is None and not assigned:
+        return "one cluster for every client makes sense only where the server assigns clients to clusters"
+    if method.clusters is not None and method.clusters < 1:
         return f"clusters = {method.clusters}, but at least 1 is needed to start from"
+    if assigned and method.clusters is not None and method.clusters > 1:
+        return f"clusters = {method.clusters}, but assigned clients start in one cluster, or in one each"
+    if assigned and method.clusters == 1 and not method.adaptation.adaptive:
+        return "assigned clients wait for splits, but the number of clusters is fixed"
     if isinstance(method.weighting, Single) and method.clusters != 1:
         return f"clusters = {method.clusters}, but single weights put every client into one cluster"
     if isinstance(method.weighting, Single) and method.adaptation.adaptive:
@@ -78,7 +94,7 @@ def conflict(method: Method) -> str | None:
         return "an adaptive number of clusters needs a distance to decide by"
     if not method.adaptation.adaptive and method.distance is not None:
         return "a fixed number of clusters never looks at a distance; leave the distance out"
-    if method.needs == "prototypes" and method.topology == "full":
+    if "prototypes" in method.needs and method.topology == "full":
         return "prototypes are compared in one shared feature space, but full models have an extractor each"
     return None
 
@@ -126,15 +142,61 @@ def hcfl_plus_fedrc(clusters: int = 1, rho: float = 0.3, mu: float = 0.4) -> Met
     return Method("hcfl+(fedrc)", Correlation(), SampleWiseEM(mu), adaptation, distance, "split", clusters)
 
 
+def hcfl_plus_fedsoft(clusters: int = 1, rho: float = 0.3, proximal: float = 0.01) -> Method:
+    """HCFL+ on FedSoft: the FedEM variant with a proximal term in every loss."""
+    return replace(hcfl_plus_fedem(clusters, rho), name="hcfl+(fedsoft)", proximal=proximal)
+
+
+def local() -> Method:
+    """No federation: every client keeps its own model."""
+    return Method("local", Conditional(), Assigned(), Fixed(), None, "full", None)
+
+
+def cfl(tol1: float = 0.4, tol2: float = 1.6, max_coordinate: bool = False, lost_ids: bool = False) -> Method:
+    """Split clusters that have converged while their clients still pull (Sattler et al., 2020)."""
+    adaptation = SplitWhenStationary(tol1, tol2, max_coordinate, lost_ids)
+    distance = UpdateCosine(weighted=False, of="whole updates")
+    return Method("cfl", Conditional(), Assigned(), adaptation, distance, "full", 1)
+
+
+def icfl(alpha0: float = 0.85, from_start: bool = False) -> Method:
+    """Split clusters whose updates stop pointing one way, ever more strictly (Yan et al., 2023)."""
+    adaptation, distance = SplitBySpectrum(alpha0, from_start=from_start), UpdateCosine(weighted=False)
+    return Method("icfl", Conditional(), Assigned(), adaptation, distance, "full", 1)
+
+
+def hcfl_prime_fedem(tol1: float = 0.4, tol2: float = 1.6, mu: float = 0.0) -> Method:
+    """HCFL′ on FedEM: CFL's split in the split topology, without removal."""
+    adaptation, distance = SplitWhenStationary(tol1, tol2), UpdateCosine(weighted=False, of="whole updates")
+    return Method("hcfl-prime(fedem)", Conditional(), SampleWiseEM(mu), adaptation, distance, "split", 1)
+
+
+def hcfl_prime_fedrc(tol1: float = 0.4, tol2: float = 1.6, mu: float = 0.4) -> Method:
+    """HCFL′ on FedRC: the same with FedRC's formulation."""
+    return replace(hcfl_prime_fedem(tol1, tol2, mu), name="hcfl-prime(fedrc)", formulation=Correlation())
+
+
+def hcfl_prime_fedsoft(tol1: float = 0.4, tol2: float = 1.6, proximal: float = 0.01) -> Method:
+    """HCFL′ on FedSoft: the FedEM variant with a proximal term in every loss."""
+    return replace(hcfl_prime_fedem(tol1, tol2), name="hcfl-prime(fedsoft)", proximal=proximal)
+
+
 METHODS: dict[str, Callable[..., Method]] = {
+    "local": local,
     "fedavg": fedavg,
     "ifca": ifca,
     "fesem": fesem,
     "fedem": fedem,
     "fedrc": fedrc,
+    "cfl": cfl,
+    "icfl": icfl,
+    "hcfl-prime(fedem)": hcfl_prime_fedem,
+    "hcfl-prime(fedrc)": hcfl_prime_fedrc,
+    "hcfl-prime(fedsoft)": hcfl_prime_fedsoft,
     "hcfl+(fesem)": hcfl_plus_fesem,
     "hcfl+(fedem)": hcfl_plus_fedem,
     "hcfl+(fedrc)": hcfl_plus_fedrc,
+    "hcfl+(fedsoft)": hcfl_plus_fedsoft,
 }
 """Declarations by the name that people type."""
 

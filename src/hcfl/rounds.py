@@ -125,7 +125,7 @@ def play_round(setting: Setting, state: RunState) -> tuple[RunState, Record]:
         cluster_sizes={cluster: int((after.members == column).sum()) for column, cluster in enumerate(after.clusters)},
         quality=clustering_quality(federation.truth, after.members.numpy()),
         without_shared_class=without_shared_class(server.stack_prototypes(updates))
-        if method.needs == "prototypes"
+        if "prototypes" in method.needs
         else None,
         down=bytes_down(message, method, [state.clients.get(client) for client in participants]),
         up=bytes_up(updates),

@@ -6,27 +6,32 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from hcfl.clusters import SECOND, Change, Removal, Rule, Split, remove_weights, split_weights, without
+from hcfl.clusters import FIRST, SECOND, Change, Removal, Rule, Split, remove_weights, split_weights, without
 from hcfl.ensemble import Ensemble, flatten, rows
 from hcfl.methods import Method
 from hcfl.models import Network, Params
 from hcfl.state import Broadcast, ServerState, Update
-from hcfl.tiers import Decision, Participants, Prototypes, SplitDecision
+from hcfl.tiers import Assigned, Decision, Participants, Prototypes, SplitDecision
 from hcfl.tiers.formulation import class_shares
-from hcfl.tiers.weighting import uniform
+from hcfl.tiers.weighting import one_hot, uniform
 
 
 def begin(method: Method, ensemble: Ensemble, clients: int, classes: int) -> ServerState:
     """Return the state before the first round: nobody has reported anything."""
     clusters = ensemble.clusters
     counts = torch.zeros(clients, clusters, classes) if method.formulation.uses_class_shares else None
+    members = torch.full((clients,), -1)
+    weights = uniform(clusters).repeat(clients, 1)
+    if isinstance(method.weighting, Assigned):
+        members = torch.arange(clients) if method.clusters is None else torch.zeros(clients, dtype=torch.long)
+        weights = one_hot(members, clusters)
     return ServerState(
         round=0,
         ensemble=ensemble,
         clusters=tuple(range(clusters)),
         born=clusters,
-        weights=uniform(clusters).repeat(clients, 1),
-        members=torch.full((clients,), -1),
+        weights=weights,
+        members=members,
         counts=counts,
         sizes=torch.zeros(clients),
         last_seen=torch.zeros(clients, dtype=torch.long),
@@ -42,6 +47,7 @@ def broadcast(state: ServerState, classes: int) -> Broadcast:
         class_shares=shares(state, classes).to(device),
         clusters=state.clusters,
         changes=state.changes,
+        weights=state.weights,
     )
 
 
@@ -163,8 +169,10 @@ def _participants(
         clients=tuple(ids),
         members=members,
         weights=state.weights[ids, members].to(next(iter(received.heads.values())).device),
-        prototypes=stack_prototypes(updates) if method.needs == "prototypes" else None,
-        updates=own_updates(network, received, reports, members) if method.needs == "updates" else None,
+        prototypes=stack_prototypes(updates) if "prototypes" in method.needs else None,
+        updates=own_updates(network, received, reports, members) if "updates" in method.needs else None,
+        whole_updates=whole_updates(network, received, reports, members) if "whole updates" in method.needs else None,
+        round=state.round,
     )
 
 
@@ -190,13 +198,22 @@ def own_updates(network: Network, received: Ensemble, reports: Reports, members:
     return torch.cat(parts, dim=1)
 
 
+def whole_updates(network: Network, received: Ensemble, reports: Reports, members: Tensor) -> Tensor:
+    """How each participant changed its own cluster's model, a shared extractor included."""
+    own = own_updates(network, received, reports, members)
+    if received.topology == "full":
+        return own
+    trained, sent = (flatten(part, network.buffers) for part in (reports.models.extractors, received.extractors))
+    return torch.cat([own, trained - sent], dim=1)
+
+
 def apply(
     state: ServerState, decision: Decision, hard: bool, reports: Reports, participants: Sequence[int]
 ) -> ServerState:
-    """Carry out a decision on the server's tables: the split first, then the removals (spec §4, steps 3-5)."""
+    """Carry out a decision on the server's tables: splits first, then the removals (spec §4, steps 3-5)."""
     gone = [state.clusters[column] for column in decision.remove]
-    if decision.split is not None:
-        state = _split(state, decision.split, hard, reports, participants)
+    for split in decision.splits:
+        state = _split(state, split, hard, reports, participants)
     for cluster in gone:
         state = _remove(state, cluster)
     return state
@@ -229,7 +246,7 @@ def _split(
         clusters=(*state.clusters, change.child),
         born=state.born + 1,
         weights=_known(state, split_weights(state.weights, parent, parts, rule)),
-        members=torch.where(parts == SECOND, len(state.clusters), state.members),
+        members=torch.where(parts == SECOND, len(state.clusters), torch.where(parts == FIRST, parent, state.members)),
         counts=None if counts is None else torch.cat([counts, counts[:, [parent]]], dim=1),
     )
 
@@ -255,8 +272,8 @@ def _changed(state: ServerState, change: Change) -> ServerState:
 
 
 def _known(state: ServerState, weights: Tensor) -> Tensor:
-    """Keep clients who never took part uniform over the clusters of the day."""
-    return torch.where((state.last_seen > 0).unsqueeze(1), weights, 1 / weights.shape[1])
+    """Keep clients of whom nothing is known uniform over the clusters of the day."""
+    return torch.where((state.members >= 0).unsqueeze(1), weights, 1 / weights.shape[1])
 
 
 def _part_model(

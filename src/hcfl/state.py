@@ -27,9 +27,10 @@ class ServerState:
     born: int
     """How many clusters ever existed: the next id."""
     weights: Tensor
-    """ω̃ as last reported, (clients, clusters); uniform for clients who never took part."""
+    """ω̃ as last reported, (clients, clusters); uniform for clients of whom nothing is known."""
     members: Tensor
-    """(clients,): each client's cluster as a column, −1 for clients who never took part."""
+    """(clients,): each client's cluster as a column; −1 for clients of whom nothing is known, because they never took
+    part and no decision of the server's has placed them."""
     counts: Tensor | None
     """F as last reported, (clients, clusters, classes), where the formulation uses it."""
     sizes: Tensor
@@ -65,6 +66,8 @@ class Broadcast:
     """P_k(y), (clusters, classes)."""
     clusters: tuple[int, ...]
     changes: tuple[Change, ...]
+    weights: Tensor
+    """(clients, clusters): a client that takes part for the first time starts from its row."""
 
 
 @dataclass(frozen=True)

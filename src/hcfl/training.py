@@ -19,6 +19,8 @@ class LocalSGD:
     weight_decay: float = 5e-4
     batch: int = 128
     epochs: int = 1
+    proximal: float = 0.0
+    """λ of the term λ/2‖θ − received‖² that some methods add to every loss."""
 
 
 @dataclass(frozen=True)
@@ -61,12 +63,15 @@ def descend(
     """
     trained = [{name: tensor.detach().clone().requires_grad_() for name, tensor in p.items()} for p in params]
     leaves = [leaf for p in trained for leaf in p.values()]
+    received = [tensor for p in params for tensor in p.values()]
     velocities = [torch.zeros_like(leaf) for leaf in leaves]
     for batch in batches:
         gradients = torch.autograd.grad(loss(batch, *trained), leaves)
         with torch.no_grad():
-            for leaf, velocity, gradient in zip(leaves, velocities, gradients, strict=True):
+            for leaf, velocity, gradient, start in zip(leaves, velocities, gradients, received, strict=True):
                 velocity.mul_(sgd.momentum).add_(gradient).add_(leaf, alpha=sgd.weight_decay)
+                if sgd.proximal:
+                    velocity.add_(leaf - start, alpha=sgd.proximal)
                 leaf.sub_(velocity, alpha=sgd.lr)
     return [{name: leaf.detach() for name, leaf in p.items()} for p in trained]
 

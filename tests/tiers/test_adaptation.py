@@ -5,8 +5,8 @@ import torch
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from hcfl.tiers import Fixed, Participants, SplitAndRemove
-from hcfl.tiers.adaptation import complete_linkage_halves
+from hcfl.tiers import Fixed, Participants, SplitAndRemove, SplitBySpectrum, SplitWhenStationary, UpdateCosine
+from hcfl.tiers.adaptation import complete_linkage_halves, two_means_halves
 
 
 def seen(clients, members) -> Participants:
@@ -32,9 +32,8 @@ def test_threshold_is_max_minus_mean_over_the_whole_matrix():
     # Two clients at distance .8: mean with the diagonal .4, so max − mean = .4.
     distance = torch.tensor([[0.0, 0.8], [0.8, 0.0]])
     clients = seen([3, 8], [0, 0])
-    assert SplitAndRemove(0.41).decide(clients, distance, ALL).split is None
-    split = SplitAndRemove(0.39).decide(clients, distance, ALL).split
-    assert split is not None
+    assert SplitAndRemove(0.41).decide(clients, distance, ALL).splits == ()
+    (split,) = SplitAndRemove(0.39).decide(clients, distance, ALL).splits
     assert (split.maximum, split.mean, split.threshold) == (pytest.approx(0.8), pytest.approx(0.4), 0.39)
     assert (split.first, split.second) == ((3,), (8,))
 
@@ -46,8 +45,7 @@ def test_a_split_names_client_ids_not_positions():
     for i in (1, 6):
         for j in (3, 4):
             distance[i, j] = distance[j, i] = 0.9
-    split = SplitAndRemove(0.3).decide(clients, distance, torch.tensor([True, True])).split
-    assert split is not None
+    (split,) = SplitAndRemove(0.3).decide(clients, distance, torch.tensor([True, True])).splits
     assert split.parent == 1
     assert {split.first, split.second} == {(20, 70), (40, 50)}
 
@@ -57,21 +55,21 @@ def test_the_cluster_with_the_largest_distance_splits_and_only_that_one():
     distance[:4, :4] = blocks([2, 2], 0.0, 0.7)
     distance[4:, 4:] = blocks([2, 2], 0.0, 0.9)
     decision = SplitAndRemove(0.1).decide(seen(range(8), [0] * 4 + [1] * 4), distance, torch.tensor([True, True]))
-    assert decision.split is not None
-    assert decision.split.parent == 1
-    assert decision.split.first + decision.split.second == (4, 5, 6, 7)
+    (split,) = decision.splits
+    assert split.parent == 1
+    assert split.first + split.second == (4, 5, 6, 7)
 
 
 def test_distances_between_clusters_do_not_count():
     distance = blocks([2, 2], 0.0, 1.0)
     decision = SplitAndRemove(0.1).decide(seen(range(4), [0, 0, 1, 1]), distance, torch.tensor([True, True]))
-    assert decision.split is None
+    assert decision.splits == ()
 
 
 def test_clusters_that_are_nobody_s_are_removed():
     decision = SplitAndRemove(0.3).decide(seen([0], [1]), torch.zeros(1, 1), torch.tensor([False, True, False]))
     assert decision.remove == (0, 2)
-    assert decision.split is None
+    assert decision.splits == ()
 
 
 def test_complete_linkage_separates_two_groups_and_the_larger_keeps_the_cluster():
@@ -83,8 +81,9 @@ def test_both_parts_are_non_empty_and_together_everybody(clients, seed):
     distance = torch.rand(clients, clients, generator=torch.Generator().manual_seed(seed))
     distance = (distance + distance.T).fill_diagonal_(0)
     ids = [7 * i + 3 for i in range(clients)]
-    split = SplitAndRemove(1e-6).decide(seen(ids, [0] * clients), distance, ALL).split
-    assume(split is not None)
+    splits = SplitAndRemove(1e-6).decide(seen(ids, [0] * clients), distance, ALL).splits
+    assume(splits)
+    (split,) = splits
     assert split.first
     assert split.second
     assert sorted(split.first + split.second) == ids
@@ -93,3 +92,95 @@ def test_both_parts_are_non_empty_and_together_everybody(clients, seed):
 def test_even_identical_distances_give_two_parts():
     parts = complete_linkage_halves(blocks([1, 1, 1, 1], 0.0, 0.5))
     assert set(parts) == {True, False}
+
+
+def pulling(updates, clients=None, members=None, round_=1) -> tuple[Participants, torch.Tensor]:
+    """Participants with these updates, and the cosine distance between them."""
+    updates = torch.tensor(updates)
+    count = len(updates)
+    participants = Participants(
+        clients=tuple(clients or range(count)),
+        members=torch.tensor(members or [0] * count),
+        weights=torch.ones(count),
+        whole_updates=updates,
+        round=round_,
+    )
+    return participants, UpdateCosine(weighted=False, of="whole updates").between(participants)
+
+
+TWO_WAYS = [[2.0, 0.0], [2.0, 0.1], [-2.0, 0.0], [-2.0, 0.1]]
+
+
+def test_cfl_splits_a_cluster_that_stands_still_while_its_clients_pull():
+    clients, distance = pulling(TWO_WAYS, clients=[3, 5, 8, 9])
+    (split,) = SplitWhenStationary(0.4, 1.6).decide(clients, distance, ALL).splits
+    assert {split.first, split.second} == {(3, 5), (8, 9)}
+    # ‖mean‖ = .05; the longest is √(4 + .01)
+    assert (split.mean, split.maximum, split.threshold) == (pytest.approx(0.05), pytest.approx(4.01**0.5), 1.6)
+    assert not split.halve
+
+
+@pytest.mark.parametrize(
+    ("updates", "tol1", "tol2"),
+    [
+        (TWO_WAYS, 0.04, 1.6),  # the cluster still moves
+        (TWO_WAYS, 0.4, 2.01),  # nobody pulls hard enough
+        ([[2.0, 0.0], [-2.0, 0.0]], 0.4, 1.6),  # two clients are too few
+    ],
+)
+def test_cfl_needs_all_three_conditions(updates, tol1, tol2):
+    clients, distance = pulling(updates)
+    assert SplitWhenStationary(tol1, tol2).decide(clients, distance, ALL).splits == ()
+
+
+def test_cfl_looks_at_every_cluster_by_itself():
+    clients, distance = pulling(TWO_WAYS * 2, members=[0] * 4 + [1] * 4)
+    splits = SplitWhenStationary(0.4, 1.6).decide(clients, distance, torch.tensor([True, True])).splits
+    assert [split.parent for split in splits] == [0, 1]
+
+
+def test_cfl_s_public_bugs_are_switches():
+    # Each update has norm √8·1 = 2.83 but no coordinate above 1.
+    updates = [[1.0] * 8, [1.0] * 8, [-1.0] * 8, [-1.0] * 8]
+    clients, distance = pulling(updates, clients=[3, 5, 8, 9])
+    assert SplitWhenStationary(0.4, 1.6).decide(clients, distance, ALL).splits
+    assert not SplitWhenStationary(0.4, 1.6, max_coordinate=True).decide(clients, distance, ALL).splits
+    (split,) = SplitWhenStationary(0.4, 1.6, lost_ids=True).decide(clients, distance, ALL).splits
+    assert {split.first, split.second} == {(0, 1), (2, 3)}, "positions instead of ids"
+
+
+def test_icfl_threshold_by_hand():
+    # ε₂ = ln(.15)/(1 − ln 4) = 4.9105; α*(t) = 1 − (e/4)^(t/ε₂)
+    rule = SplitBySpectrum(alpha0=0.85)
+    assert rule.threshold(1) == 0
+    assert rule.threshold(11) == pytest.approx(1 - 0.6795705 ** (10 / 4.911028), abs=1e-3)
+    assert SplitBySpectrum(alpha0=0.85, from_start=True).threshold(1) == pytest.approx(0.85)
+    assert SplitBySpectrum(alpha0=0.98, from_start=True).threshold(1) == pytest.approx(0.98)
+
+
+def test_icfl_splits_when_the_leading_singular_value_is_too_small():
+    # Two orthogonal pairs: A is block-diagonal with σ = (2, 2, 0, 0), so α_G = 2/4.
+    updates = [[1.0, 0.0], [1.0, 0.0], [0.0, 1.0], [0.0, 1.0]]
+    clients, distance = pulling(updates, clients=[3, 5, 8, 9], round_=1)
+    strict, loose = SplitBySpectrum(alpha0=0.51, from_start=True), SplitBySpectrum(alpha0=0.49, from_start=True)
+    (split,) = strict.decide(clients, distance, ALL).splits
+    assert {split.first, split.second} == {(3, 5), (8, 9)}
+    assert split.maximum == pytest.approx(0.5)
+    assert loose.decide(clients, distance, ALL).splits == ()
+
+
+def test_icfl_never_splits_a_cluster_of_one_or_a_coherent_one():
+    clients, distance = pulling([[1.0, 0.0]], round_=500)
+    assert SplitBySpectrum().decide(clients, distance, ALL).splits == ()
+    clients, distance = pulling([[1.0, 0.0]] * 4)
+    assert SplitBySpectrum(from_start=True).decide(clients, distance, ALL).splits == ()
+
+
+def test_icfl_cannot_tell_two_opposite_groups_from_one():
+    # A = [[1, −1], [−1, 1]] in blocks has σ₁ = n: the criterion itself is blind to the sign.
+    clients, distance = pulling([[1.0, 0.0], [1.0, 0.0], [-1.0, 0.0], [-1.0, 0.0]])
+    assert SplitBySpectrum(alpha0=0.99, from_start=True).decide(clients, distance, ALL).splits == ()
+
+
+def test_two_means_cut_at_the_gap():
+    assert two_means_halves(torch.tensor([[0.0], [5.0], [0.1], [5.1], [0.2]])) == [False, True, False, True, False]

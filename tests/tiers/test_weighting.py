@@ -6,14 +6,24 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.testing import assert_close
 
-from hcfl.tiers import HardByLoss, HardByParameters, SampleWiseEM, SettlesAfterTraining, Single, SoftEM, Weights
+from hcfl.tiers import (
+    Assigned,
+    HardByLoss,
+    HardByParameters,
+    SampleWiseEM,
+    SettlesAfterTraining,
+    Single,
+    SoftEM,
+    Weights,
+)
 from hcfl.tiers.formulation import objective
+from hcfl.tiers.weighting import uniform
 
 LIKELIHOOD = torch.tensor([[0.8, 0.2], [0.3, 0.6]])
 LOG_L = LIKELIHOOD.log()
 
 weightings = st.sampled_from(
-    [HardByLoss(), HardByParameters(), SoftEM(), SampleWiseEM(0.0), SampleWiseEM(0.4), SampleWiseEM(1.0)]
+    [Assigned(), HardByLoss(), HardByParameters(), SoftEM(), SampleWiseEM(0.0), SampleWiseEM(0.4), SampleWiseEM(1.0)]
 )
 
 
@@ -56,7 +66,7 @@ def test_hard_by_loss_takes_the_lowest_mean_loss():
 def test_hard_by_parameters_starts_by_loss_then_keeps_then_settles():
     weighting = HardByParameters()
     assert isinstance(weighting, SettlesAfterTraining)
-    first, _ = weighting.e_step(weighting.start(2, 2), LOG_L)
+    first, _ = weighting.e_step(weighting.start(torch.full((2,), 0.5), 2), LOG_L)
     assert first.client.tolist() == [1.0, 0.0]
     kept, _ = weighting.e_step(Weights(torch.tensor([0.0, 1.0])), LOG_L)
     assert kept.client.tolist() == [0.0, 1.0]
@@ -64,7 +74,7 @@ def test_hard_by_parameters_starts_by_loss_then_keeps_then_settles():
 
 
 def test_single_puts_everything_into_the_only_cluster():
-    weights, gamma = Single().e_step(Single().start(1, 3), torch.randn(3, 1))
+    weights, gamma = Single().e_step(Single().start(torch.ones(1), 3), torch.randn(3, 1))
     assert weights.client.tolist() == [1.0]
     assert gamma.tolist() == [[1.0]] * 3
     assert not isinstance(Single(), SettlesAfterTraining)
@@ -72,7 +82,7 @@ def test_single_puts_everything_into_the_only_cluster():
 
 @given(weightings, st.integers(1, 6), st.integers(1, 9), st.integers(0, 10**6))
 def test_weights_and_responsibilities_are_distributions(weighting, clusters, samples, seed):
-    weights = weighting.start(clusters, samples)
+    weights = weighting.start(uniform(clusters), samples)
     for step in range(3):
         weights, gamma = weighting.e_step(weights, log_likelihoods(samples, clusters, seed + step))
         rows = [gamma, weights.client[None], *([] if weights.sample is None else [weights.sample])]
@@ -86,7 +96,7 @@ def test_weights_and_responsibilities_are_distributions(weighting, clusters, sam
 @given(st.integers(1, 6), st.integers(1, 9), st.integers(0, 10**6))
 def test_sample_wise_em_with_mu_0_is_client_wise_soft_em(clusters, samples, seed):
     sample_wise, client_wise = SampleWiseEM(0.0), SoftEM()
-    a, b = sample_wise.start(clusters, samples), client_wise.start(clusters, samples)
+    a, b = sample_wise.start(uniform(clusters), samples), client_wise.start(uniform(clusters), samples)
     for step in range(4):
         log_l = log_likelihoods(samples, clusters, seed + step)
         a, gamma_a = sample_wise.e_step(a, log_l)
@@ -104,7 +114,7 @@ def test_sample_wise_em_with_mu_0_is_client_wise_soft_em(clusters, samples, seed
 )
 def test_e_steps_never_lower_the_objective(weighting, clusters, samples, seed):
     log_l = log_likelihoods(samples, clusters, seed).double()
-    weights = weighting.start(clusters, samples)
+    weights = weighting.start(uniform(clusters), samples)
     newcomer = weights.client.double()
     before = objective(log_l, newcomer)
     for _ in range(8):
@@ -116,6 +126,14 @@ def test_e_steps_never_lower_the_objective(weighting, clusters, samples, seed):
         before = after
 
 
-@pytest.mark.parametrize("weighting", [HardByLoss(), HardByParameters()])
+@pytest.mark.parametrize("weighting", [Assigned(), HardByLoss(), HardByParameters()])
 def test_a_newcomer_of_a_hard_method_chooses_by_loss(weighting):
     assert weighting.newcomer(torch.tensor([0.0, 1.0]), LOG_L).tolist() == [1.0, 0.0]
+
+
+def test_assigned_clients_stay_where_they_are_and_choose_by_loss_only_when_nobody_placed_them():
+    stays, gamma = Assigned().e_step(Weights(torch.tensor([0.0, 1.0])), LOG_L)
+    assert stays.client.tolist() == [0.0, 1.0]
+    assert gamma.tolist() == [[0.0, 1.0]] * 2
+    chooses, _ = Assigned().e_step(Weights(torch.tensor([0.5, 0.5])), LOG_L)
+    assert chooses.client.tolist() == [1.0, 0.0]

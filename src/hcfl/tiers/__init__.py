@@ -10,10 +10,19 @@
 A tier knows nothing of the other three, of files, of engines or of networks: it maps tensors to tensors.
 """
 
-from hcfl.tiers.adaptation import Adaptation, Decision, Fixed, SplitAndRemove, SplitDecision
+from hcfl.tiers.adaptation import (
+    Adaptation,
+    Decision,
+    Fixed,
+    SplitAndRemove,
+    SplitBySpectrum,
+    SplitDecision,
+    SplitWhenStationary,
+)
 from hcfl.tiers.distance import Distance, Participants, PrototypeDistance, Prototypes, UpdateCosine
 from hcfl.tiers.formulation import Conditional, Correlation, Formulation
 from hcfl.tiers.weighting import (
+    Assigned,
     HardByLoss,
     HardByParameters,
     SampleWiseEM,
@@ -26,6 +35,7 @@ from hcfl.tiers.weighting import (
 
 __all__ = [
     "Adaptation",
+    "Assigned",
     "Conditional",
     "Correlation",
     "Decision",
@@ -42,7 +52,9 @@ __all__ = [
     "Single",
     "SoftEM",
     "SplitAndRemove",
+    "SplitBySpectrum",
     "SplitDecision",
+    "SplitWhenStationary",
     "UpdateCosine",
     "Weighting",
     "Weights",

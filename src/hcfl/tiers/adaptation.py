@@ -1,14 +1,15 @@
 """Tier 3, adaptation: when and how the number of clusters changes (spec §4)."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from math import e, log
 from typing import Protocol
 
 import numpy as np
 import torch
-from sklearn.cluster import AgglomerativeClustering
+from sklearn.cluster import AgglomerativeClustering, KMeans
 from torch import Tensor
 
-from hcfl.tiers.distance import Participants
+from hcfl.tiers.distance import Evidence, Participants
 
 
 @dataclass(frozen=True)
@@ -29,7 +30,7 @@ class SplitDecision:
 class Decision:
     """What changes after a round; clusters are columns as they stand before the change."""
 
-    split: SplitDecision | None = None
+    splits: tuple[SplitDecision, ...] = ()
     remove: tuple[int, ...] = ()
 
 
@@ -39,6 +40,11 @@ class Adaptation(Protocol):
     @property
     def adaptive(self) -> bool:
         """Whether it can change the number of clusters, and so needs a distance."""
+        ...
+
+    @property
+    def needs(self) -> Evidence | None:
+        """Which evidence it looks at beside the distance."""
         ...
 
     def decide(self, participants: Participants, distance: Tensor | None, occupied: Tensor) -> Decision:
@@ -51,6 +57,7 @@ class Fixed:
     """K never changes."""
 
     adaptive: bool = False
+    needs: Evidence | None = None
 
     def decide(self, participants: Participants, distance: Tensor | None, occupied: Tensor) -> Decision:
         """Change nothing."""
@@ -68,6 +75,7 @@ class SplitAndRemove:
     rho: float
     scwu: bool = True
     adaptive: bool = True
+    needs: Evidence | None = None
 
     def decide(self, participants: Participants, distance: Tensor | None, occupied: Tensor) -> Decision:
         """Apply steps 1 and 2 of spec §4; the marks of step 1 are carried out last (step 5).
@@ -76,29 +84,125 @@ class SplitAndRemove:
         """
         assert distance is not None
         empty = tuple(torch.nonzero(~occupied).flatten().tolist())
-        return Decision(split=self._split(participants, distance), remove=empty)
-
-    def _split(self, participants: Participants, distance: Tensor) -> SplitDecision | None:
-        members = {k: torch.nonzero(participants.members == k).flatten() for k in set(participants.members.tolist())}
-        blocks = {k: distance[rows][:, rows] for k, rows in members.items() if len(rows) > 1}
+        blocks = cluster_blocks(participants, distance)
         if not blocks:
-            return None
-        parent = max(blocks, key=lambda k: float(blocks[k].max()))
-        block = blocks[parent]
+            return Decision(remove=empty)
+        parent = max(blocks, key=lambda k: float(blocks[k].distance.max()))
+        block = blocks[parent].distance
         maximum, mean = float(block.max()), float(block.mean())
         if maximum - mean < self.rho:
-            return None
-        in_second = complete_linkage_halves(block)
-        clients = [participants.clients[row] for row in members[parent].tolist()]
+            return Decision(remove=empty)
+        parts = complete_linkage_halves(block)
+        split = blocks[parent].split(parts, halve=self.scwu, maximum=maximum, mean=mean, threshold=self.rho)
+        return Decision((split,), empty)
+
+
+@dataclass(frozen=True)
+class SplitWhenStationary:
+    """CFL: split a cluster that has converged as a whole while its clients still pull (Sattler et al., 2020).
+
+    ‖mean Δ‖₂ < tol1 and max_i ‖Δ_i‖₂ > tol2 and more than two clients: complete linkage into two. The two switches
+    reproduce errors of public code that shaped published numbers: `max_coordinate` compares tol2 with the largest
+    coordinate of an update instead of its norm; `lost_ids` takes positions in the cluster's sub-matrix for client ids.
+    """
+
+    tol1: float = 0.4
+    tol2: float = 1.6
+    max_coordinate: bool = False
+    lost_ids: bool = False
+    adaptive: bool = True
+    needs: Evidence | None = "whole updates"
+
+    def decide(self, participants: Participants, distance: Tensor | None, occupied: Tensor) -> Decision:
+        """Look at every cluster by itself; several may split in a round."""
+        assert distance is not None
+        assert participants.whole_updates is not None
+        splits = []
+        for block in cluster_blocks(participants, distance).values():
+            updates = participants.whole_updates[block.rows]
+            together = float(torch.linalg.vector_norm(updates.mean(dim=0)))
+            each = updates.abs().max() if self.max_coordinate else torch.linalg.vector_norm(updates, dim=1).max()
+            if len(updates) > 2 and together < self.tol1 and float(each) > self.tol2:
+                parts = complete_linkage_halves(block.distance)
+                named = replace(block, clients=tuple(range(len(block.clients)))) if self.lost_ids else block
+                splits.append(named.split(parts, halve=False, maximum=float(each), mean=together, threshold=self.tol2))
+        return Decision(tuple(splits))
+
+
+@dataclass(frozen=True)
+class SplitBySpectrum:
+    """ICFL: split a cluster whose updates stop pointing one way, ever more strictly (Yan et al., 2023).
+
+    With A the similarity of a cluster's clients, α_G = σ₁(A)/n; it splits when α_G < α*(t), by 2-means on the two
+    leading singular vectors. `from_start` makes α* start at `alpha0` instead of 0, where the authors' own runs start.
+    """
+
+    alpha0: float = 0.85
+    epsilon1: float = 4.0
+    from_start: bool = False
+    adaptive: bool = True
+    needs: Evidence | None = None
+
+    def threshold(self, round_: int) -> float:
+        """α*(t) = 1 − (e/ε₁)^(t/ε₂) with ε₂ = ln(1−α*(0)) / (1 − ln ε₁); t counts from 0."""
+        epsilon2 = log(1 - self.alpha0) / (1 - log(self.epsilon1))
+        t = round_ - 1
+        exponent = t + epsilon2 if self.from_start else t / epsilon2
+        return float(1 - (e / self.epsilon1) ** exponent)
+
+    def decide(self, participants: Participants, distance: Tensor | None, occupied: Tensor) -> Decision:
+        """Look at every cluster by itself; several may split in a round, a cluster of one never."""
+        assert distance is not None
+        threshold = self.threshold(participants.round)
+        splits = []
+        for block in cluster_blocks(participants, distance).values():
+            vectors, values, _ = torch.linalg.svd(1 - block.distance)
+            coherence = float(values[0]) / len(values)
+            if coherence < threshold:
+                parts = two_means_halves(vectors[:, :2])
+                splits.append(
+                    block.split(
+                        parts,
+                        halve=False,
+                        maximum=1 - coherence,
+                        mean=float(block.distance.mean()),
+                        threshold=1 - threshold,
+                    )
+                )
+        return Decision(tuple(splits))
+
+
+@dataclass(frozen=True)
+class Block:
+    """The participants of one cluster, and the distances between them."""
+
+    cluster: int
+    rows: Tensor
+    clients: tuple[int, ...]
+    distance: Tensor
+
+    def split(self, in_second: list[bool], halve: bool, maximum: float, mean: float, threshold: float) -> SplitDecision:
+        """Name the clients of both parts."""
         return SplitDecision(
-            parent=parent,
-            first=tuple(c for c, second in zip(clients, in_second, strict=True) if not second),
-            second=tuple(c for c, second in zip(clients, in_second, strict=True) if second),
-            halve=self.scwu,
+            parent=self.cluster,
+            first=tuple(c for c, second in zip(self.clients, in_second, strict=True) if not second),
+            second=tuple(c for c, second in zip(self.clients, in_second, strict=True) if second),
+            halve=halve,
             maximum=maximum,
             mean=mean,
-            threshold=self.rho,
+            threshold=threshold,
         )
+
+
+def cluster_blocks(participants: Participants, distance: Tensor) -> dict[int, Block]:
+    """Cut D into one block for each cluster that has at least two participants."""
+    blocks = {}
+    for cluster in sorted(set(participants.members.tolist())):
+        rows = torch.nonzero(participants.members == cluster).flatten()
+        if len(rows) > 1:
+            clients = tuple(participants.clients[row] for row in rows.tolist())
+            blocks[cluster] = Block(cluster, rows, clients, distance[rows][:, rows])
+    return blocks
 
 
 def complete_linkage_halves(distance: Tensor) -> list[bool]:
@@ -108,7 +212,16 @@ def complete_linkage_halves(distance: Tensor) -> list[bool]:
     clients that are absent from the split follow the majority.
     """
     linkage = AgglomerativeClustering(n_clusters=2, metric="precomputed", linkage="complete")
-    labels: np.ndarray = linkage.fit_predict(distance.cpu().numpy())
+    return _smaller_part(linkage.fit_predict(distance.cpu().numpy()))
+
+
+def two_means_halves(points: Tensor) -> list[bool]:
+    """Cut clients in two non-empty parts by 2-means of their points; True marks the second, smaller part."""
+    labels = KMeans(n_clusters=2, n_init=10, random_state=0).fit_predict(points.cpu().double().numpy())
+    return _smaller_part(labels)
+
+
+def _smaller_part(labels: np.ndarray) -> list[bool]:
     ones = int(labels.sum())
     zeros = len(labels) - ones
     second = 1 if ones < zeros or (ones == zeros and labels[0] == 0) else 0

@@ -35,15 +35,23 @@ class Participants:
     """(participants,): ω̃ of each one for its own cluster."""
     prototypes: Prototypes | None = None
     updates: Tensor | None = None
-    """(participants, parameters): how local training changed the parameters of each one's own cluster."""
+    """(participants, parameters): how local training changed the parameters that are each one's own cluster's: the
+    head, or the whole model where every cluster has one."""
+    whole_updates: Tensor | None = None
+    """(participants, parameters): the same with the extractor, also where it is shared."""
+    round: int = 0
+
+
+Evidence = Literal["prototypes", "updates", "whole updates"]
+"""What tiers 3 and 4 can ask for."""
 
 
 class Distance(Protocol):
     """A symmetric distance between participants."""
 
     @property
-    def needs(self) -> Literal["prototypes", "updates"]:
-        """Which evidence clients have to report."""
+    def needs(self) -> Evidence:
+        """Which evidence it looks at."""
         ...
 
     def between(self, participants: Participants) -> Tensor:
@@ -117,7 +125,7 @@ class PrototypeDistance:
     principle: Literal["ASCP", "CSCP"]
     weighted: bool = True
     over_classes: Literal["max", "mean"] = "max"
-    needs: Literal["prototypes"] = "prototypes"
+    needs: Evidence = "prototypes"
 
     def between(self, participants: Participants) -> Tensor:
         """Return D from the participants' prototypes."""
@@ -130,12 +138,18 @@ class PrototypeDistance:
 
 @dataclass(frozen=True)
 class UpdateCosine:
-    """1 − cos of local updates, as older methods use it; the paper's ablation ① of HCFL+."""
+    """1 − cos of local updates: CFL, ICFL, StoCFL; with the head's update only, the paper's ablation ① of HCFL+."""
 
     weighted: bool = True
-    needs: Literal["updates"] = "updates"
+    of: Literal["updates", "whole updates"] = "updates"
+
+    @property
+    def needs(self) -> Evidence:
+        """The updates of the client's own cluster, or of everything that it trains."""
+        return self.of
 
     def between(self, participants: Participants) -> Tensor:
-        """Return D from the participants' updates of their own cluster."""
-        assert participants.updates is not None
-        return _weigh(cosine_distance(participants.updates), participants, self.weighted)
+        """Return D from the participants' updates."""
+        updates = participants.updates if self.of == "updates" else participants.whole_updates
+        assert updates is not None
+        return _weigh(cosine_distance(updates), participants, self.weighted)

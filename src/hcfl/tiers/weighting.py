@@ -25,8 +25,8 @@ class Weighting(Protocol):
         """Whether every client belongs to exactly one cluster."""
         ...
 
-    def start(self, clusters: int, samples: int) -> Weights:
-        """Return the uniform weights of a client that takes part for the first time."""
+    def start(self, client: Tensor, samples: int) -> Weights:
+        """Return the weights of a client that takes part for the first time, from the server's row for it."""
         ...
 
     def e_step(self, weights: Weights, log_likelihood: Tensor) -> tuple[Weights, Tensor]:
@@ -72,15 +72,20 @@ def _hard(cluster: int | Tensor, log_likelihood: Tensor) -> tuple[Weights, Tenso
     return Weights(weights), weights.expand_as(log_likelihood)
 
 
+def _own_or_best(weights: Weights, log_likelihood: Tensor) -> Tensor:
+    """Return the cluster that has all of a client's mass; where none has, the one with the lowest loss."""
+    return weights.client.argmax() if weights.client.max() == 1 else best_cluster(log_likelihood)
+
+
 @dataclass(frozen=True)
 class Single:
     """One cluster for everybody: FedAvg."""
 
     hard: bool = True
 
-    def start(self, clusters: int, samples: int) -> Weights:
+    def start(self, client: Tensor, samples: int) -> Weights:
         """All mass on the only cluster."""
-        return Weights(uniform(clusters))
+        return Weights(client)
 
     def e_step(self, weights: Weights, log_likelihood: Tensor) -> tuple[Weights, Tensor]:
         """Keep the only cluster."""
@@ -97,9 +102,9 @@ class HardByLoss:
 
     hard: bool = True
 
-    def start(self, clusters: int, samples: int) -> Weights:
-        """Uniform: nothing is chosen yet."""
-        return Weights(uniform(clusters))
+    def start(self, client: Tensor, samples: int) -> Weights:
+        """Nothing is chosen yet."""
+        return Weights(client)
 
     def e_step(self, weights: Weights, log_likelihood: Tensor) -> tuple[Weights, Tensor]:
         """Choose anew in every round."""
@@ -120,18 +125,39 @@ class HardByParameters:
 
     hard: bool = True
 
-    def start(self, clusters: int, samples: int) -> Weights:
-        """Uniform: nothing is chosen yet."""
-        return Weights(uniform(clusters))
+    def start(self, client: Tensor, samples: int) -> Weights:
+        """Nothing is chosen yet."""
+        return Weights(client)
 
     def e_step(self, weights: Weights, log_likelihood: Tensor) -> tuple[Weights, Tensor]:
         """Train the cluster joined last time."""
-        decided = weights.client.max() == 1
-        return _hard(weights.client.argmax() if decided else best_cluster(log_likelihood), log_likelihood)
+        return _hard(_own_or_best(weights, log_likelihood), log_likelihood)
 
     def settle(self, weights: Weights, distances: Tensor) -> Weights:
         """Join the cluster nearest to the trained parameters."""
         return Weights(one_hot(distances.argmin(), len(distances)).to(weights.client))
+
+    def newcomer(self, weights: Tensor, log_likelihood: Tensor) -> Tensor:
+        """Choose by loss."""
+        return _hard(best_cluster(log_likelihood), log_likelihood)[0].client
+
+
+@dataclass(frozen=True)
+class Assigned:
+    """The server's clustering decides, by splits and merges: CFL, ICFL, StoCFL.
+
+    A client that no decision has placed yet takes the cluster with the lowest loss; so does a newcomer.
+    """
+
+    hard: bool = True
+
+    def start(self, client: Tensor, samples: int) -> Weights:
+        """Take the server's row."""
+        return Weights(client)
+
+    def e_step(self, weights: Weights, log_likelihood: Tensor) -> tuple[Weights, Tensor]:
+        """Stay where the server has put the client."""
+        return _hard(_own_or_best(weights, log_likelihood), log_likelihood)
 
     def newcomer(self, weights: Tensor, log_likelihood: Tensor) -> Tensor:
         """Choose by loss."""
@@ -144,9 +170,9 @@ class SoftEM:
 
     hard: bool = False
 
-    def start(self, clusters: int, samples: int) -> Weights:
-        """Uniform over the clusters."""
-        return Weights(uniform(clusters))
+    def start(self, client: Tensor, samples: int) -> Weights:
+        """Take the server's row."""
+        return Weights(client)
 
     def e_step(self, weights: Weights, log_likelihood: Tensor) -> tuple[Weights, Tensor]:
         """One client-wise EM step."""
@@ -169,10 +195,9 @@ class SampleWiseEM:
     mu: float
     hard: bool = False
 
-    def start(self, clusters: int, samples: int) -> Weights:
-        """Uniform over the clusters, for the client and for each sample."""
-        weights = uniform(clusters)
-        return Weights(weights, weights.repeat(samples, 1))
+    def start(self, client: Tensor, samples: int) -> Weights:
+        """Take the server's row for the client and for each sample."""
+        return Weights(client, client.repeat(samples, 1))
 
     def e_step(self, weights: Weights, log_likelihood: Tensor) -> tuple[Weights, Tensor]:
         """One EM step, all terms from the weights at the start of the round."""
