@@ -59,5 +59,10 @@ def test_every_link_leads_somewhere(page):
 def test_the_readme_s_table_lists_every_method():
     from hcfl.methods import METHODS
 
-    rows = re.findall(r"^\| `([^`]+)` \|", (ROOT / "README.md").read_text(encoding="utf-8"), re.MULTILINE)
-    assert rows == list(METHODS)
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    cells = re.findall(r"^\| (`[^|]+`) \|", readme, re.MULTILINE)
+    names = []
+    for cell in cells:
+        first, *others = re.findall("`([^`]+)`", cell)
+        names += [first, *(first.split("(")[0] + other for other in others)]
+    assert names == list(METHODS)

@@ -61,6 +61,11 @@ class MethodConfig(Section):
     """A named method and its settings."""
 
     name: str = Field("hcfl+(fedrc)", description="see `hcfl methods`")
+    formulation: str | None = Field(None, description="replace tier 1: conditional, correlation, or FILE.py:CLASS")
+    weighting: str | None = Field(None, description="replace tier 2: soft-em, hard-by-loss, …, or FILE.py:CLASS")
+    adaptation: str | None = Field(None, description="replace tier 3: split-and-remove(rho=0.1), …, or FILE.py:CLASS")
+    distance: str | None = Field(None, description="replace tier 4: update-cosine, …, none, or FILE.py:CLASS")
+    topology: Literal["split", "full"] | None = Field(None, description="replace it: shared φ and K heads, or K models")
     clusters: int | None = Field(None, ge=1, description="number of clusters at the start")
     rho: float | None = Field(None, gt=0, le=2, description="HCFL+: split when max − mean distance reaches it")
     tol1: float | None = Field(None, gt=0, description="CFL, HCFL′: split when the mean update is shorter, and")

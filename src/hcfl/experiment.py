@@ -1,8 +1,5 @@
 """Config → parts → run: the only place where the parts meet."""
 
-import importlib
-import importlib.util
-import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -12,7 +9,7 @@ from typing import Any
 
 import torch
 
-from hcfl import methods, rng, rounds, run_folder
+from hcfl import compose, methods, plugins, rng, rounds, run_folder
 from hcfl.config import Config, flat_fields, from_flat
 from hcfl.data import Federation, build
 from hcfl.engines import Sequential
@@ -25,6 +22,9 @@ from hcfl.run_folder import Row
 from hcfl.state import RunState
 from hcfl.tiers import Assigned
 from hcfl.training import LocalSGD
+
+TIERS = ("formulation", "weighting", "adaptation", "distance", "topology")
+"""Settings that replace a choice of the named method."""
 
 RUNS = Path("runs")
 """Where runs go unless told otherwise."""
@@ -60,8 +60,9 @@ def prepare(
     """Build and check every part; what is passed from Python takes the place of what is configured."""
     device = _device(config.device)
     if method is None:
-        given = config.method.model_dump(exclude={"name"})
+        given = config.method.model_dump(exclude={"name", *TIERS})
         method = methods.build(config.method.name, **given)
+        method = compose.override(method, **config.method.model_dump(include=set(TIERS)))
         defaults = methods.settings_of(config.method.name)
         used = {name: default if given[name] is None else given[name] for name, default in defaults.items()}
         config = config.updated("method", **used)
@@ -147,29 +148,13 @@ def model_builder(name: str) -> Builder:
     """Return a named model's builder, or a user's own: `FILE.py:FUNCTION` or `package.module:FUNCTION`."""
     if name in MODELS:
         return MODELS[name]
-    where, _, function = name.rpartition(":")
-    if not where:
+    if ":" not in name:
         names = ", ".join(MODELS)
         raise InputError(f"model.name = {name!r}: must be auto, {names}, or FILE.py:FUNCTION that builds one")
-    try:
-        builder = getattr(_module(where), function)
-    except (ImportError, OSError, AttributeError, SyntaxError) as error:
-        raise InputError(f"model.name = {name!r}: cannot be imported ({error})") from None
+    builder = plugins.load("model.name", name)
     if not callable(builder):
         raise InputError(f"model.name = {name!r}: is not a function of (input shape, classes)")
     return builder  # type: ignore[no-any-return]
-
-
-def _module(where: str) -> Any:
-    if not where.endswith(".py"):
-        return importlib.import_module(where)
-    spec = importlib.util.spec_from_file_location(f"hcfl_user_{Path(where).stem}", where)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module
-    spec.loader.exec_module(module)
-    return module
 
 
 @contextmanager
@@ -185,7 +170,7 @@ def _threads(number: int | None) -> Iterator[None]:
 
 def execute(prepared: Prepared, out: Path | None = None, on_round: Callable[[Record], None] | None = None) -> Run:
     """Play all rounds, writing each as it ends; what an interruption leaves is complete up to its last round."""
-    config, federation = prepared.config, prepared.setting.federation
+    config, federation, method = prepared.config, prepared.setting.federation, prepared.setting.method.name
     name = f"{Path(config.data.source).stem}-{config.method.name}-seed{config.seed}"
     path = run_folder.create(out or run_folder.free_path(RUNS, name), config)
     metrics: list[Row] = []
@@ -199,9 +184,9 @@ def execute(prepared: Prepared, out: Path | None = None, on_round: Callable[[Rec
                     on_round(record)
     except KeyboardInterrupt:
         if metrics:
-            run_folder.finish(path, config, federation, state, metrics)
+            run_folder.finish(path, method, config, federation, state, metrics)
         raise
-    summary = run_folder.finish(path, config, federation, state, metrics)
+    summary = run_folder.finish(path, method, config, federation, state, metrics)
     return Run(path, config, federation, summary, metrics, state)
 
 

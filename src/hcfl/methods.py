@@ -60,19 +60,23 @@ class Method:
     def choices(self) -> dict[str, str]:
         """Return what was chosen on each tier, in words."""
         return {
-            "formulation": _words(self.formulation),
-            "weighting": _words(self.weighting),
-            "adaptation": _words(self.adaptation),
-            "distance": "–" if self.distance is None else _words(self.distance).replace(" distance", ""),
+            "formulation": _shown(self.formulation),
+            "weighting": _shown(self.weighting),
+            "adaptation": _shown(self.adaptation),
+            "distance": "–" if self.distance is None else _shown(self.distance),
             "topology": self.topology,
         }
 
 
-def _words(choice: object) -> str:
-    """SampleWiseEM → sample-wise EM."""
-    words = re.findall("[A-Z]+(?![a-z])|[A-Z][a-z]+", type(choice).__name__)
-    principle = getattr(choice, "principle", "")
-    return " ".join(w if w.isupper() else w.lower() for w in [*words, *([principle] if principle else [])])
+def words(choice: type) -> str:
+    """SampleWiseEM → sample wise EM."""
+    parts = re.findall("[A-Z]+(?![a-z])|[A-Z][a-z]+", choice.__name__)
+    return " ".join(part if part.isupper() else part.lower() for part in parts)
+
+
+def _shown(choice: object) -> str:
+    principle = getattr(choice, "principle", None)
+    return " ".join([words(type(choice)).replace(" distance", ""), *([principle] if principle else [])])
 
 
 def conflict(method: Method) -> str | None:

@@ -103,13 +103,13 @@ def append(path: Path, record: Record, client_names: Sequence[Any]) -> Row:
     return row
 
 
-def summarise(config: Config, federation: Federation, metrics: Sequence[Row]) -> Row:
+def summarise(method: str, config: Config, federation: Federation, metrics: Sequence[Row]) -> Row:
     """Return `summary.json`: best round, last round, and Test at the best-Val round, so that nobody is misled."""
     last = metrics[-1]
     val_best = _best(metrics, "val")
     test_best = _best(metrics, "test")
     return {
-        "method": config.method.name,
+        "method": method,
         "data": config.data.source,
         "partition": describe_partition(config),
         "seed": config.seed,
@@ -156,12 +156,14 @@ def _best(metrics: Sequence[Row], key: str) -> Row | None:
     return max(measured, key=lambda row: row[key]) if measured else None
 
 
-def finish(path: Path, config: Config, federation: Federation, state: RunState, metrics: Sequence[Row]) -> Row:
+def finish(
+    path: Path, method: str, config: Config, federation: Federation, state: RunState, metrics: Sequence[Row]
+) -> Row:
     """Write `clients.csv`, `summary.json` and the checkpoint; return the summary."""
     with (path / CLIENTS).open("w", newline="", encoding="utf-8") as file:
         csv.writer(file).writerows(client_rows(federation, state))
     checkpoint.save(path / CHECKPOINT, state, federation.scaling)
-    summary = summarise(config, federation, metrics)
+    summary = summarise(method, config, federation, metrics)
     (path / SUMMARY).write_text(json.dumps(summary, indent=2) + "\n", encoding="utf-8")
     return summary
 

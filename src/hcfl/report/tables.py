@@ -33,12 +33,12 @@ def method_table() -> Table:
 
 
 def settings_lines() -> list[str]:
-    """Return each method's settings with their defaults."""
-    return [
-        f"{name}: {', '.join(f'--{key} {value}' for key, value in known.items()) or 'no settings'}"
-        for name in methods.METHODS
-        for known in [methods.settings_of(name)]
-    ]
+    """Return each method's settings with their defaults, as flags."""
+    lines = []
+    for name in methods.METHODS:
+        flags = [f"--{key.replace('_', '-')} {value}" for key, value in methods.settings_of(name).items()]
+        lines.append(f"{name}: {', '.join(flags) or 'no settings'}")
+    return lines
 
 
 def federation_table(federation: Federation) -> Table:
