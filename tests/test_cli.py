@@ -135,7 +135,7 @@ BAD = {
     ),
     "NaN pixels": (
         lambda: ["run", "fedavg", "--data", npz("a.npz", x=with_nan(), y=Y)],
-        r"a.npz: x has NaN or infinite values in 1 of 40 samples, first in sample 7",
+        r"a.npz: x has NaN, infinite or too large values in 1 of 40 samples, first in sample 7",
     ),
     "labels out of range": (
         lambda: ["data", npz("a.npz", x=X, y=Y - 2)],

@@ -56,7 +56,7 @@ def test_unknown_settings_come_with_a_guess():
 
 
 def test_assign_refuses_a_path_through_a_value():
-    with pytest.raises(InputError, match="seed is not a section"):
+    with pytest.raises(InputError, match="seed is not a section here, but 3"):
         assign({"seed": 3}, "seed.x", 1)
 
 

@@ -77,7 +77,7 @@ def test_bytes_down_by_hand():
     method = build("hcfl+(fedrc)", clusters=2)
     _, ensemble = initialise(lambda shape, classes: MODELS["mlp"](shape, classes), (4,), 3, "split", 2, 0)
     state = begin(method, ensemble, clients=5, classes=3)
-    message = broadcast(state, 3)
+    message = broadcast(method, state, 3)
     parameters = sum(tensor.numel() for tensor in ensemble.extractors.values())
     old = ClientState(0, (0, 1), Weights(torch.ones(2) / 2))
     sent = bytes_down(message, method, [None, old])
@@ -94,7 +94,7 @@ def test_bytes_down_by_hand():
 def test_a_client_is_sent_the_changes_since_it_last_took_part(planted):
     state, records = play(planted, build("hcfl+(fedrc)"), 8, participation=0.5)
     assert state.server.changes
-    message = broadcast(state.server, planted.classes)
+    message = broadcast(build("hcfl+(fedrc)"), state.server, planted.classes)
     for own in state.clients.values():
         news = sum(change.round >= own.round for change in state.server.changes)
         assert bytes_down(message, build("hcfl+(fedrc)"), [own])["changes"] == CHANGE_BYTES * news

@@ -15,6 +15,7 @@ from hcfl.server import Reports, aggregate, apply, own_updates, weighted_mean, w
 from hcfl.state import Update
 from hcfl.tiers import Decision, SplitDecision
 
+RC = build("fedrc", clusters=1)
 NETWORK = Network(*MODELS["mlp"]((2,), 2))
 
 
@@ -27,6 +28,7 @@ def update(client, samples, heads, weights, columns=None, extractors=((0.0,),), 
         client=client,
         samples=samples,
         columns=tuple(range(len(heads))) if columns is None else columns,
+        started=tuple(range(len(heads))) if columns is None else columns,
         extractors={"e": torch.tensor(extractors)},
         heads={"h": torch.tensor(heads)},
         weights=torch.tensor(weights),
@@ -75,13 +77,13 @@ def test_hard_clusters_average_their_own_clients_and_an_empty_one_keeps_its_mode
 
 def test_class_shares_come_from_the_latest_report_of_all_clients():
     state = server.begin(build("fedrc", clusters=1), ensemble([[0.0]]), clients=3, classes=2)
-    assert_close(server.shares(state, 2), torch.tensor([[0.5, 0.5]]))
+    assert_close(server.shares(RC, state, 2), torch.tensor([[0.5, 0.5]]))
     first = [update(0, 4, [[0.0]], [1.0], counts=torch.tensor([[3.0, 1.0]]))]
     state = server.record(state, first)
-    assert_close(server.shares(state, 2), torch.tensor([[0.75, 0.25]]))
+    assert_close(server.shares(RC, state, 2), torch.tensor([[0.75, 0.25]]))
     # Client 1 reports later; client 0 is absent and still counts; client 2 never reported.
     state = server.record(state, [update(1, 4, [[0.0]], [1.0], counts=torch.tensor([[0.0, 4.0]]))])
-    assert_close(server.shares(state, 2), torch.tensor([[3 / 8, 5 / 8]]))
+    assert_close(server.shares(RC, state, 2), torch.tensor([[3 / 8, 5 / 8]]))
     assert state.last_seen.tolist() == [1, 2, 0]
 
 

@@ -3,6 +3,7 @@
 import argparse
 import sys
 from collections.abc import Sequence
+from io import TextIOWrapper
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -55,7 +56,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--version", action="version", version=f"hcfl {__version__}")
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
 
-    demo = commands.add_parser("demo", help="watch HCFL+ find the groups in a federation that one model cannot serve")
+    demo = commands.add_parser("demo", allow_abbrev=False, help="watch HCFL+ find groups that nobody told it of")
     demo.add_argument("--seed", default=0, help="the seed of everything (default 0)")
     demo.add_argument("--rounds", default=30, help="rounds of each run (default 30)")
 
@@ -77,11 +78,14 @@ def _parser() -> argparse.ArgumentParser:
 
 def _config(arguments: argparse.Namespace) -> Config:
     values: dict[str, Any] = {} if arguments.config is None else read_yaml(arguments.config)
+    if getattr(arguments, "method", None) is not None:
+        in_file = values.get("method")
+        if isinstance(in_file, dict) and in_file.get("name") != arguments.method:
+            values["method"] = {}  # the settings of another method
+        assign(values, "method.name", arguments.method)
     for path in flat_fields().values():
         if (value := getattr(arguments, path, None)) is not None:
             assign(values, path, value)
-    if getattr(arguments, "method", None) is not None:
-        assign(values, "method.name", arguments.method)
     if getattr(arguments, "source", None) is not None:
         assign(values, "data.source", arguments.source)
     for setting in arguments.set:
@@ -109,7 +113,7 @@ def _data(arguments: argparse.Namespace, console: Console) -> None:
     from hcfl.report import plots, tables
 
     config = _config(arguments)
-    federation, _ = build(config.data, config.seed)
+    federation = build(config.data, config.seed)
     console.print(tables.federation_table(federation))
     for note in federation.notes:
         console.print(f"Note: {note}.", highlight=False)
@@ -131,15 +135,18 @@ COMMANDS = {"run": _run, "demo": _demo, "data": _data, "methods": _methods}
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line; returns the exit code: 0 done, 2 bad input, 130 interrupted."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, TextIOWrapper):  # a terminal without Unicode shows question marks, not a traceback
+            stream.reconfigure(errors="replace")
     arguments = _parser().parse_args(argv)
-    console = Console()
+    console = Console(markup=False)
     try:
         COMMANDS[arguments.command](arguments, console)
     except InputError as error:
         print(f"hcfl: {error}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:
-        print("hcfl: interrupted; the rounds that were completed are in the run folder", file=sys.stderr)
+        print("hcfl: interrupted; a run folder holds the rounds that were completed", file=sys.stderr)
         return 130
     return 0
 

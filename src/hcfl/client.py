@@ -45,10 +45,11 @@ def take_part(
     log_likelihood = method.formulation.log_likelihood(log_prob, labels, broadcast.class_shares)
     weights, gamma = method.weighting.e_step(weights, log_likelihood)
 
-    columns = _trained_columns(method, weights)
-    batches = batch_indices(len(data), sgd, rng.torch_generator(seed, "batches", broadcast.round, client))
+    columns = started = _trained_columns(method, weights)
+    generator = rng.torch_generator(seed, "batches", broadcast.round, client)
+    batches = batch_indices(len(data), sgd, generator, singles=not network.buffers)
     with rng.scoped(seed, "local training", broadcast.round, client):
-        trained = _train(network, received, features, data, gamma, columns, batches, sgd)
+        trained = _train(network, received, features, data, gamma, started, batches, sgd)
 
     if isinstance(method.weighting, SettlesAfterTraining):
         weights = method.weighting.settle(weights, parameter_distances(network, received, trained))
@@ -58,6 +59,7 @@ def take_part(
         client=client,
         samples=len(data),
         columns=columns,
+        started=started,
         extractors=trained.extractors,
         heads=trained.heads,
         weights=weights.client,

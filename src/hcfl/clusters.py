@@ -80,7 +80,8 @@ def remove_weights(weights: Tensor, column: int) -> Tensor:
     """Drop a column of weights (rows, clusters) and renormalise; a row whose mass was all there becomes uniform."""
     kept = torch.cat([weights[:, :column], weights[:, column + 1 :]], dim=1)
     mass = kept.sum(dim=1, keepdim=True)
-    return torch.where(mass > 0, kept / mass.clamp_min(torch.finfo(kept.dtype).tiny), 1 / kept.shape[1])
+    tiny = torch.finfo(kept.dtype).tiny
+    return torch.where(mass > tiny, kept / mass.clamp_min(tiny), 1 / kept.shape[1])
 
 
 def follow(

@@ -34,7 +34,7 @@ class DataConfig(Section):
     )
     alpha: float | None = Field(None, gt=0, description="lda: Dirichlet concentration; small = strong label shift")
     alpha_reading: Literal["per-class", "total"] | None = Field(
-        None, description="lda: Dir(α, …, α), or Dir(α·p) with p the class proportions"
+        None, description="lda: α is the concentration of one class, Dir(α·C·p), or of all, Dir(α·p)"
     )
     classes_per_client: int | None = Field(None, ge=1, description="classes: how many each client holds")
     grouping: Literal["grouped", "random"] | None = Field(
@@ -84,8 +84,8 @@ class TrainingConfig(Section):
     rounds: int = Field(30, ge=1, description="communication rounds")
     participation: float = Field(1.0, gt=0, le=1, description="share of the clients sampled each round")
     epochs: int | None = Field(None, ge=1, description="local epochs; default 1, for small clients 5")
-    batch: int | None = Field(None, ge=1, description="local batch size; default 128, for small clients 16")
-    lr: float = Field(0.06, gt=0, description="learning rate")
+    batch: int | None = Field(None, ge=1, le=1_000_000, description="batch size; default 128, for small clients 16")
+    lr: float = Field(0.06, gt=0, le=1000, description="learning rate")
     momentum: float = Field(0.9, ge=0, lt=1, description="momentum, reset every round")
     weight_decay: float = Field(5e-4, ge=0, description="weight decay")
 
@@ -109,7 +109,7 @@ class Config(Section):
     evaluation: EvaluationConfig = EvaluationConfig()
     seed: int = Field(0, ge=0, description="the seed of everything")
     device: str = Field("cpu", description="cpu, cuda, cuda:1, …")
-    threads: int | None = Field(None, ge=1, description="CPU threads; default 1 for small models, else all")
+    threads: int | None = Field(None, ge=1, le=1024, description="CPU threads; default 1 for small models, else all")
 
     @classmethod
     def parse(cls, values: Mapping[str, Any]) -> Self:
@@ -117,7 +117,7 @@ class Config(Section):
         try:
             return cls.model_validate(values)
         except ValidationError as error:
-            raise InputError(_sentence(error, cls)) from None
+            raise InputError(_sentence(error)) from None
 
     @classmethod
     def load(cls, path: Path) -> Self:
@@ -140,11 +140,11 @@ def read_yaml(path: Path) -> dict[str, Any]:
         values = yaml.safe_load(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise InputError(f"config {path}: cannot be read ({error.strerror})") from None
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
+    except (yaml.YAMLError, ValueError, RecursionError) as error:
         where = getattr(error, "problem_mark", None)
         line = f" at line {where.line + 1}" if where else ""
         raise InputError(f"config {path}: is not valid YAML{line}") from None
-    if not isinstance(values, dict):
+    if not isinstance(values, dict) or not all(isinstance(key, str) for key in values):
         raise InputError(f"config {path}: must hold sections such as `data:` and `training:`")
     return values
 
@@ -180,18 +180,16 @@ def field_at(path: str) -> Any:
 def assign(values: dict[str, Any], path: str, value: Any) -> None:
     """Set a dotted path in nested values."""
     keys = path.split(".")
+    if not all(keys):
+        raise InputError(f"{path!r} = {value!r}: must be a field's path, such as data.alpha")
     node = values
     for key in keys[:-1]:
-        child = node.setdefault(key, {})
-        if not isinstance(child, dict):
-            raise InputError(f"{path}: {key} is not a section; the sections are {', '.join(sections())}")
-        node = child
+        if node.get(key) is None:
+            node[key] = {}
+        if not isinstance(node[key], dict):
+            raise InputError(f"{path} = {value!r}: {key} is not a section here, but {node[key]!r}")
+        node = node[key]
     node[keys[-1]] = value
-
-
-def sections() -> list[str]:
-    """Return the names of the configuration's sections."""
-    return [path.split(".")[0] for path in dict.fromkeys(p.split(".")[0] for p in flat_fields().values() if "." in p)]
 
 
 def from_flat(**settings: Any) -> Config:
@@ -207,7 +205,7 @@ def from_flat(**settings: Any) -> Config:
     return Config.parse(values)
 
 
-def _sentence(error: ValidationError, root: type[BaseModel]) -> str:
+def _sentence(error: ValidationError) -> str:
     """Turn the first of pydantic's complaints into a sentence: field = value: what is allowed."""
     first = error.errors()[0]
     path = ".".join(str(part) for part in first["loc"])

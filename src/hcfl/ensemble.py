@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from hcfl import rng
+from hcfl.errors import InputError
 from hcfl.models import Builder, Network, Pair, Params, parameters_of
 
 Topology = Literal["split", "full"]
@@ -96,7 +97,14 @@ def initialise(
     distinct = pairs[:1] if topology == "split" else pairs
     extractors = stack([parameters_of(extractor) for extractor, _ in distinct])
     heads = stack([parameters_of(head) for _, head in pairs])
+    if clusters > 1 and not identical and all(_some_equal(tensor) for tensor in heads.values()):
+        raise InputError("model: clusters start with equal heads and would never separate; draw heads at random")
     return network, Ensemble(extractors, heads, topology)
+
+
+def _some_equal(stacked: Tensor) -> bool:
+    flat = stacked.flatten(1)
+    return bool((torch.cdist(flat, flat) == 0).sum() > len(flat))
 
 
 def _with_new_head(pair: Pair) -> Pair:

@@ -76,7 +76,7 @@ def test_accuracy(
         return TestResult((), weights)
     test_x = federation.test_x
     log_probs = class_log_probs(network, after.ensemble, lambda part: federation.scaling(test_x[part]), len(test_x))
-    class_shares = shares(after, federation.classes).to(log_probs.device)
+    class_shares = shares(method, after, federation.classes).to(log_probs.device)
     if form == "fresh":
         weights, steps = meet_newcomers(federation, len(after.clusters)), FRESH_STEPS
     else:

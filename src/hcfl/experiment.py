@@ -2,12 +2,14 @@
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from copy import deepcopy
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
 from typing import Any
 
 import torch
+from torch import nn
 
 from hcfl import compose, methods, plugins, rng, rounds, run_folder
 from hcfl.config import Config, flat_fields, from_flat
@@ -69,11 +71,8 @@ def prepare(
     else:
         config = config.updated("method", name=method.name, clusters=method.clusters)
 
-    if federation is None:
-        federation, data = build(config.data, config.seed)
-        config = config.model_copy(update={"data": data})
-    else:
-        config = config.updated("data", source=federation.name)
+    federation = federation or build(config.data, config.seed)
+    config = config.model_copy(update={"data": federation.settings})
     if model is None:
         name = default_model(federation.shape) if config.model.name == "auto" else config.model.name
         config, model = config.updated("model", name=name), model_builder(name)
@@ -81,8 +80,7 @@ def prepare(
         config = config.updated("model", name="custom")
 
     with rng.scoped(config.seed, "check model"):
-        pair = model(federation.shape, federation.classes) if callable(model) else model
-        check_pair(pair, federation.shape, federation.classes)
+        check_pair(_example(model, federation), federation.shape, federation.classes)
     network, ensemble = initialise(
         model,
         federation.shape,
@@ -135,11 +133,22 @@ def with_threads(config: Config, network: Network) -> Config:
     return config.model_copy(update={"threads": config.threads or (1 if small else torch.get_num_threads())})
 
 
+def _example(model: Builder | Pair, federation: Federation) -> object:
+    if isinstance(model, tuple | list | nn.Module) or not callable(model):
+        return deepcopy(model)
+    try:
+        return model(federation.shape, federation.classes)
+    except InputError:
+        raise
+    except Exception as error:  # whatever a user's function raises is the user's to read
+        raise InputError(f"model: building it failed ({type(error).__name__}: {error})") from error
+
+
 def _device(name: str) -> torch.device:
     try:
         device = torch.device(name)
-        torch.empty(1, device=device)
-    except (RuntimeError, AssertionError):
+        torch.zeros(1, device=device).item()
+    except (RuntimeError, AssertionError, NotImplementedError):
         raise InputError(f"device = {name!r}: is not a device of this machine; cpu always is") from None
     return device
 
@@ -171,7 +180,7 @@ def _threads(number: int | None) -> Iterator[None]:
 def execute(prepared: Prepared, out: Path | None = None, on_round: Callable[[Record], None] | None = None) -> Run:
     """Play all rounds, writing each as it ends; what an interruption leaves is complete up to its last round."""
     config, federation, method = prepared.config, prepared.setting.federation, prepared.setting.method.name
-    name = f"{Path(config.data.source).stem}-{config.method.name}-seed{config.seed}"
+    name = f"{Path(config.data.source).stem}-{config.method.name}-seed{config.seed}".replace("/", "-")
     path = run_folder.create(out or run_folder.free_path(RUNS, name), config)
     metrics: list[Row] = []
     state = prepared.state
@@ -182,9 +191,11 @@ def execute(prepared: Prepared, out: Path | None = None, on_round: Callable[[Rec
                 metrics.append(run_folder.append(path, record, federation.client_names))
                 if on_round is not None:
                     on_round(record)
-    except KeyboardInterrupt:
+    except BaseException:
         if metrics:
             run_folder.finish(path, method, config, federation, state, metrics)
+        else:
+            run_folder.discard(path)
         raise
     summary = run_folder.finish(path, method, config, federation, state, metrics)
     return Run(path, config, federation, summary, metrics, state)
@@ -192,7 +203,7 @@ def execute(prepared: Prepared, out: Path | None = None, on_round: Callable[[Rec
 
 def run(
     method: str | Method = "hcfl+(fedrc)",
-    data: str | Federation = "digits",
+    data: str | Path | Federation = "digits",
     model: str | Pair | Builder = "auto",
     out: str | Path | None = None,
     on_round: Callable[[Record], None] | None = None,
@@ -204,7 +215,12 @@ def run(
     (extractor, head) pair of modules, or a function that builds one. `settings` are those of the command line: rounds,
     clients, alpha, beta, rho, lr, seed, …
     """
+    data = str(data) if isinstance(data, Path) else data
     parts = {"method": method, "data": data, "model": model}
+    wanted = {"method": (str, Method), "data": (str, Federation)}
+    for name, kinds in wanted.items():
+        if not isinstance(parts[name], kinds):
+            raise InputError(f"{name} = {parts[name]!r}: must be a name or a {kinds[1].__name__}")
     named = {name: part for name, part in parts.items() if isinstance(part, str)}
     for name, value in settings.items():
         section = flat_fields().get(name, "").split(".")[0]

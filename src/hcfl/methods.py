@@ -81,6 +81,8 @@ def _shown(choice: object) -> str:
 
 def conflict(method: Method) -> str | None:
     """Return why these choices do not make a method, or None if they do."""
+    if method.topology not in ("split", "full"):
+        return f"topology = {method.topology!r}, but it is split or full"
     assigned = isinstance(method.weighting, Assigned)
     if method.clusters is None and not assigned:
         return "one cluster for every client makes sense only where the server assigns clients to clusters"
@@ -223,7 +225,7 @@ def build(name: str, **settings: Any) -> Method:
 
 def _declaration(name: str) -> Callable[..., Method]:
     if name not in METHODS:
-        close = get_close_matches(name, METHODS, n=1)
+        close = get_close_matches(name.lower(), METHODS, n=1)
         hint = f"; did you mean {close[0]}?" if close else ""
         raise InputError(f"method.name = {name!r}: is not one of {', '.join(METHODS)}{hint}")
     return METHODS[name]

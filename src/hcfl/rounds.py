@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from math import isfinite
 from time import perf_counter
 from typing import Literal, Protocol
 
@@ -9,6 +10,7 @@ from hcfl import rng, server
 from hcfl.clusters import Change
 from hcfl.data import Federation
 from hcfl.ensemble import Ensemble
+from hcfl.errors import InputError
 from hcfl.evaluation import (
     Quality,
     bytes_down,
@@ -98,7 +100,7 @@ def play_round(setting: Setting, state: RunState) -> tuple[RunState, Record]:
     federation, method, network = setting.federation, setting.method, setting.network
 
     # 1. Sample clients and send them the models, P_k and the clusters that were added and removed.
-    message = server.broadcast(state.server, federation.classes)
+    message = server.broadcast(method, state.server, federation.classes)
     participants = sample_clients(setting, message.round)
 
     # 2. Clients: catch up, E-step, local training.
@@ -107,6 +109,10 @@ def play_round(setting: Setting, state: RunState) -> tuple[RunState, Record]:
     )
     updates = [update for update, _ in done]
     clients = {**state.clients, **{update.client: after for update, after in done}}
+
+    if not all(isfinite(update.objective) for update in updates):
+        lr = setting.sgd.lr
+        raise InputError(f"training.lr = {lr:g}: training diverged before round {message.round}; try a smaller one")
 
     # 3. Server: aggregate, distances (tier 4), adapt (tier 3).
     after = server.conclude(method, network, state.server, updates)

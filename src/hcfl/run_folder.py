@@ -22,9 +22,9 @@ CLIENTS, SUMMARY, CHECKPOINT, PICTURE = "clients.csv", "summary.json", "checkpoi
 
 def create(path: Path, config: Config) -> Path:
     """Make a new run folder; one that already holds a run is never touched."""
-    if (path / CONFIG).exists():
-        raise InputError(f"out = {str(path)!r}: already holds a run; choose another folder or remove it")
     try:
+        if any((path / name).exists() for name in (CONFIG, METRICS, EVENTS, CLIENTS, SUMMARY, CHECKPOINT)):
+            raise InputError(f"out = {str(path)!r}: already holds a run; choose another folder or remove it")
         path.mkdir(parents=True, exist_ok=True)
         (path / CONFIG).write_text(config.to_yaml(), encoding="utf-8")
         for name in (METRICS, EVENTS):
@@ -42,11 +42,20 @@ def free_path(parent: Path, name: str) -> Path:
     return path
 
 
+def discard(path: Path) -> None:
+    """Take back a folder in which no round was completed."""
+    for name in (CONFIG, METRICS, EVENTS):
+        (path / name).unlink(missing_ok=True)
+    if not any(path.iterdir()):
+        path.rmdir()
+
+
 def metrics_row(record: Record) -> Row:
     """Return one line of `metrics.jsonl`."""
     return {
         "round": record.round,
         "participants": record.participants,
+        "clients_seen": sum(record.cluster_sizes.values()),
         "objective": record.objective,
         "val": record.val,
         "test": record.test,
@@ -97,7 +106,7 @@ def append(path: Path, record: Record, client_names: Sequence[Any]) -> Row:
     """Write what a round gave; return its metrics."""
     row = metrics_row(record)
     with (path / METRICS).open("a", encoding="utf-8") as file:
-        file.write(json.dumps(row) + "\n")
+        file.write(json.dumps(row, allow_nan=False) + "\n")
     with (path / EVENTS).open("a", encoding="utf-8") as file:
         file.writelines(json.dumps(event_row(change, client_names)) + "\n" for change in record.changes)
     return row

@@ -11,7 +11,7 @@ from hcfl.ensemble import Ensemble, flatten, rows
 from hcfl.methods import Method
 from hcfl.models import Network, Params
 from hcfl.state import Broadcast, ServerState, Update
-from hcfl.tiers import Assigned, Decision, Participants, Prototypes, SplitDecision
+from hcfl.tiers import Assigned, Correlation, Decision, Participants, Prototypes, SplitDecision
 from hcfl.tiers.formulation import class_shares
 from hcfl.tiers.weighting import one_hot, uniform
 
@@ -38,23 +38,26 @@ def begin(method: Method, ensemble: Ensemble, clients: int, classes: int) -> Ser
     )
 
 
-def broadcast(state: ServerState, classes: int) -> Broadcast:
+def broadcast(method: Method, state: ServerState, classes: int) -> Broadcast:
     """Return what the next round's participants receive."""
     device = next(iter(state.ensemble.heads.values())).device
     return Broadcast(
         round=state.round + 1,
         ensemble=state.ensemble,
-        class_shares=shares(state, classes).to(device),
+        class_shares=shares(method, state, classes).to(device),
         clusters=state.clusters,
         changes=state.changes,
         weights=state.weights,
     )
 
 
-def shares(state: ServerState, classes: int) -> Tensor:
+def shares(method: Method, state: ServerState, classes: int) -> Tensor:
     """P_k(y) from the latest report of all clients, also those not sampled now, (clusters, classes)."""
-    counts = torch.zeros(len(state.clusters), classes) if state.counts is None else state.counts.sum(dim=0)
-    return class_shares(counts)
+    if state.counts is None:
+        return torch.full((len(state.clusters), classes), 1 / classes)
+    counts = state.counts.sum(dim=0)
+    floor = method.formulation.floor if isinstance(method.formulation, Correlation) else Correlation.floor
+    return class_shares(counts, floor)
 
 
 @dataclass(frozen=True)
@@ -65,6 +68,8 @@ class Reports:
     """(rows,): position of the participant among the updates."""
     columns: Tensor
     """(rows,): the cluster."""
+    started: Tensor
+    """(rows,): the cluster whose model training started from."""
     sizes: Tensor
     """(rows,): N_i of the participant."""
     models: Ensemble
@@ -77,6 +82,7 @@ class Reports:
         return cls(
             owners=torch.tensor(owners),
             columns=torch.tensor([column for update in updates for column in update.columns]),
+            started=torch.tensor([column for update in updates for column in update.started]),
             sizes=torch.tensor([float(updates[owner].samples) for owner in owners]),
             models=Ensemble(
                 {name: torch.cat([update.extractors[name] for update in updates]) for name in like.extractors},
@@ -91,6 +97,8 @@ def weighted_mean(received: Params, reported: Params, columns: Tensor, sizes: Te
 
     Running statistics are averaged like weights; counters among them are rounded.
     """
+    if not received:
+        return {}
     device = next(iter(received.values())).device
     columns, sizes = columns.to(device), sizes.to(device)
     total = torch.zeros(len(next(iter(received.values()))), device=device).index_add_(0, columns, sizes)
@@ -125,9 +133,20 @@ def conclude(method: Method, network: Network, state: ServerState, updates: Sequ
 
     seen = _participants(method, network, state.ensemble, after, reports, updates)
     distance = None if method.distance is None else method.distance.between(seen).cpu()
-    occupied = torch.bincount(after.members[after.members >= 0], minlength=len(after.clusters)) > 0
+    occupied = _occupied(method, after)
     decision = method.adaptation.decide(seen, distance, occupied)
     return apply(after, decision, method.weighting.hard, reports, [update.client for update in updates])
+
+
+def _occupied(method: Method, state: ServerState) -> Tensor:
+    """Return which clusters are some client's own, (clusters,); everybody's last report counts, absent or not.
+
+    Who has never reported could still join any of the clusters of the start, so those stay until all have spoken.
+    """
+    occupied = torch.bincount(state.members[state.members >= 0], minlength=len(state.clusters)) > 0
+    if (state.members < 0).any():
+        occupied |= torch.tensor([cluster < (method.clusters or 0) for cluster in state.clusters])
+    return occupied
 
 
 def record(state: ServerState, updates: Sequence[Update]) -> ServerState:
@@ -189,7 +208,7 @@ def stack_prototypes(updates: Sequence[Update]) -> Prototypes:
 def own_updates(network: Network, received: Ensemble, reports: Reports, members: Tensor) -> Tensor:
     """How each participant changed its own cluster's head (full topology: whole model), (participants, parameters)."""
     own = torch.nonzero(reports.columns == members[reports.owners]).flatten()
-    before = reports.columns[own].tolist()
+    before = reports.started[own].tolist()
     after = own.tolist()
     parts = [flatten(rows(reports.models.heads, after)) - flatten(rows(received.heads, before))]
     if received.topology == "full":

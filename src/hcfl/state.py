@@ -77,7 +77,9 @@ class Update:
     client: int
     samples: int
     columns: tuple[int, ...]
-    """The clusters it trained: all of them with soft weights, its own with hard ones."""
+    """The clusters that its models belong to: all of them with soft weights, its own with hard ones."""
+    started: tuple[int, ...]
+    """The clusters that they were trained from: others only where a client joins another cluster after training."""
     extractors: Params
     """Leading axis 1 in the split topology, one per trained cluster in the full one."""
     heads: Params

@@ -45,12 +45,16 @@ def weighted_loss(logits: Tensor, labels: Tensor, gamma: Tensor) -> Tensor:
     return (gamma * cross_entropy_per_cluster(logits, labels)).sum() / len(labels)
 
 
-def batch_indices(samples: int, sgd: LocalSGD, generator: torch.Generator) -> list[Tensor]:
-    """Shuffle anew every epoch; a last batch of a single sample is left out unless it is the only one."""
+def batch_indices(samples: int, sgd: LocalSGD, generator: torch.Generator, singles: bool = True) -> list[Tensor]:
+    """Shuffle anew every epoch; a last batch of a single sample is left out unless it is the only one.
+
+    Without `singles` no batch of one sample is used at all: batch normalisation cannot train on it.
+    """
     batches: list[Tensor] = []
     for _ in range(sgd.epochs):
         epoch = torch.split(torch.randperm(samples, generator=generator), sgd.batch)
-        batches += [batch for batch in epoch if len(batch) > 1 or len(epoch) == 1]
+        wanted = singles and (len(epoch) == 1 or sgd.batch == 1)
+        batches += [batch for batch in epoch if len(batch) > 1 or wanted]
     return batches
 
 
@@ -65,8 +69,8 @@ def descend(
     leaves = [leaf for p in trained for leaf in p.values()]
     received = [tensor for p in params for tensor in p.values()]
     velocities = [torch.zeros_like(leaf) for leaf in leaves]
-    for batch in batches:
-        gradients = torch.autograd.grad(loss(batch, *trained), leaves)
+    for batch in batches if leaves else []:
+        gradients = torch.autograd.grad(loss(batch, *trained), leaves, allow_unused=True, materialize_grads=True)
         with torch.no_grad():
             for leaf, velocity, gradient, start in zip(leaves, velocities, gradients, received, strict=True):
                 velocity.mul_(sgd.momentum).add_(gradient).add_(leaf, alpha=sgd.weight_decay)
@@ -88,7 +92,8 @@ def train_heads(
     """Train stacked heads on frozen features, each with its column of γ: eq. (6)."""
 
     def loss(batch: Tensor, heads: Params) -> Tensor:
-        return weighted_loss(network.logits(heads, features[batch]), labels[batch], gamma[batch])
+        logits = network.logits(heads, features[batch], training=True)
+        return weighted_loss(logits, labels[batch], gamma[batch])
 
     return descend([heads], loss, batches, sgd)[0]
 
@@ -107,7 +112,7 @@ def train_extractor(
 
     def loss(batch: Tensor, parameters: Params) -> Tensor:
         features = network.embed(parameters | statistics, data.inputs[batch], training=True)
-        return weighted_loss(network.logits(heads, features), data.labels[batch], gamma[batch])
+        return weighted_loss(network.logits(heads, features, training=True), data.labels[batch], gamma[batch])
 
     return descend([parameters], loss, batches, sgd)[0] | statistics
 
@@ -126,14 +131,14 @@ def train_model(
 
     def loss(batch: Tensor, parameters: Params, head: Params) -> Tensor:
         features = network.embed(parameters | statistics, data.inputs[batch], training=True)
-        return weighted_loss(network.logits(head, features), data.labels[batch], gamma[batch])
+        return weighted_loss(network.logits(head, features, training=True), data.labels[batch], gamma[batch])
 
     parameters, head = descend([parameters, head], loss, batches, sgd)
     return parameters | statistics, head
 
 
 def _parts(network: Network, extractor: Params) -> tuple[Params, Params]:
-    """Return what is trained, and a copy of the running statistics, which training changes in place."""
-    buffers = network.buffers
-    parameters = {name: tensor for name, tensor in extractor.items() if name not in buffers}
-    return parameters, {name: tensor.clone() for name, tensor in extractor.items() if name in buffers}
+    """Return what is trained, and a copy of the rest: running statistics, which training changes in place."""
+    untrained = network.untrained
+    parameters = {name: tensor for name, tensor in extractor.items() if name not in untrained}
+    return parameters, {name: tensor.clone() for name, tensor in extractor.items() if name in untrained}

@@ -12,7 +12,8 @@ from helpers import blobs
 
 @pytest.fixture(scope="module")
 def digits():
-    return build(DataConfig(), seed=0)
+    federation = build(DataConfig(), seed=0)
+    return federation, federation.settings
 
 
 def test_the_default_federation(digits):
@@ -37,7 +38,7 @@ def test_every_sample_is_somebody_s_exactly_once(digits):
 
 def test_clients_labels_are_those_of_their_concept(digits):
     federation, config = digits
-    plain, _ = build(config.model_copy(update={"beta": 0.0}), seed=0)
+    plain = build(config.model_copy(update={"beta": 0.0, "concepts": None}), seed=0)
     for client, concept in enumerate(federation.truth.concept):
         rows = federation.train[client]
         assert torch.equal(rows, plain.train[client])
@@ -56,8 +57,8 @@ def test_newcomers_see_the_same_images_with_their_concept_s_labels(digits):
 
 def test_the_same_seed_gives_the_same_federation_and_another_seed_another(digits):
     federation, config = digits
-    again, _ = build(config, seed=0)
-    other, _ = build(config, seed=1)
+    again = build(config, seed=0)
+    other = build(config, seed=1)
     assert all(torch.equal(a, b) for a, b in zip(federation.train, again.train, strict=True))
     assert torch.equal(federation.y, again.y)
     assert not all(torch.equal(a, b) for a, b in zip(federation.train, other.train, strict=True))

@@ -28,8 +28,8 @@ DEFAULTS: dict[str, dict[str, Any]] = {
 """What a source's federation looks like unless told otherwise; the empty name is any other source."""
 
 
-def build(config: DataConfig, seed: int) -> tuple[Federation, DataConfig]:
-    """Build the federation of a configuration; return it with the settings that were used, all filled in."""
+def build(config: DataConfig, seed: int) -> Federation:
+    """Build the federation of a configuration."""
     return assemble(read(config.source, config.kind), config, seed)
 
 
@@ -48,10 +48,10 @@ def from_arrays(
     optional = {"client": client, "concept": concept, "test": test}
     given = {key: np.asarray(value) for key, value in optional.items() if value is not None}
     samples = check_arrays(name, np.asarray(x), np.asarray(y), **given, kind=config.kind)
-    return assemble(samples, config, seed)[0]
+    return assemble(samples, config, seed)
 
 
-def assemble(samples: Samples, config: DataConfig, seed: int) -> tuple[Federation, DataConfig]:
+def assemble(samples: Samples, config: DataConfig, seed: int) -> Federation:
     """Deal samples to clients, or take the federation as the samples say it is."""
     if samples.client is not None:
         return _natural(samples, config, seed)
@@ -68,6 +68,11 @@ def filled_in(config: DataConfig) -> DataConfig:
             raise InputError(f"data.{name} = {value}: belongs to partition {owner}, but the partition is {kind}")
     if kind == "natural":
         raise InputError(f"data.partition = natural: {config.source} does not say which client holds a sample")
+    if (config.noise == "none") != (config.noise_rate == 0):
+        raise InputError(
+            f"data.noise = {config.noise} with data.noise_rate = {config.noise_rate:g}: "
+            "noise needs pair or symmetric, and a rate above 0"
+        )
     chosen: dict[str, Any] = {"partition": kind, "clients": config.clients or defaults["clients"]}
     if kind == "lda":
         chosen["alpha"] = config.alpha or defaults["alpha"]
@@ -78,14 +83,18 @@ def filled_in(config: DataConfig) -> DataConfig:
         chosen["grouping"] = config.grouping or ("grouped" if config.classes_per_client == 2 else "random")
     if config.beta is None:
         chosen["beta"] = 0.0 if kind == "classes" else defaults["beta"]
-    chosen["concepts"] = config.concepts or 3
+    shifted = bool(config.beta or chosen.get("beta"))
+    if config.concepts is not None and not shifted:
+        raise InputError(f"data.concepts = {config.concepts}: concepts need data.beta above 0")
+    if config.concepts is not None and config.concepts > chosen["clients"]:
+        raise InputError(f"data.concepts = {config.concepts}: there are only {chosen['clients']} clients")
+    chosen["concepts"] = (config.concepts or 3) if shifted else None
     return config.model_copy(update=chosen)
 
 
-def _simulated(samples: Samples, config: DataConfig, seed: int) -> tuple[Federation, DataConfig]:
+def _simulated(samples: Samples, config: DataConfig, seed: int) -> Federation:
     assert config.clients is not None
     assert config.beta is not None
-    assert config.concepts is not None
     y, classes, notes = samples.y, len(samples.class_names), []
     if samples.test is not None:
         pool, test = np.flatnonzero(~samples.test), np.flatnonzero(samples.test)
@@ -98,7 +107,7 @@ def _simulated(samples: Samples, config: DataConfig, seed: int) -> tuple[Federat
         notes.append(f"classes that no client holds: {', '.join(samples.class_names[c] for c in left_out)}")
 
     shifted, labels = config.beta > 0, y.copy()
-    maps = shifts.concept_maps(classes, config.beta, config.concepts if shifted else 1, config.beta_reading)
+    maps = shifts.concept_maps(classes, config.beta, config.concepts or 1, config.beta_reading)
     same_as = shifts.distinct(maps)
     if len(set(same_as)) < len(maps):
         pairs = [f"{i} = {j}" for i, j in enumerate(same_as) if i != j]
@@ -112,15 +121,18 @@ def _simulated(samples: Samples, config: DataConfig, seed: int) -> tuple[Federat
             generator = rng.numpy_generator(seed, "label noise", client)
             labels[part] = shifts.flip(labels[part], classes, config.noise, config.noise_rate, generator)
 
-    fit, score = _fit_and_score(len(test), seed)
-    newcomers = tuple(
-        _newcomer(f"concept {k}" if shifted else "everybody", fit, score, table[y[test]])
-        for k, table in enumerate(maps)
-    )
+    newcomers: tuple[Newcomer, ...] = ()
+    if len(test) > 1:
+        fit, score = _fit_and_score(len(test), seed)
+        newcomers = tuple(
+            _newcomer(f"concept {k}" if shifted else "everybody", fit, score, table[y[test]])
+            for k, table in enumerate(maps)
+        )
+    else:
+        notes.append("the test set has fewer than 2 samples, so there is no Test")
     truth = Truth(same_as[concept], affected, tuple(range(len(maps)))) if shifted else None
     names = tuple(range(config.clients))
-    federation = _federation(samples, config, labels, parts, test, newcomers, names, truth, seed, tuple(notes))
-    return federation, config
+    return _federation(samples, config, labels, parts, test, newcomers, names, truth, seed, tuple(notes))
 
 
 def _deal(labels: Rows, config: DataConfig, generator: np.random.Generator) -> list[Rows]:
@@ -141,7 +153,7 @@ def _deal(labels: Rows, config: DataConfig, generator: np.random.Generator) -> l
 NOT_NATURAL = ("clients", "alpha", "alpha_reading", "classes_per_client", "grouping", "concepts", "beta")
 
 
-def _natural(samples: Samples, config: DataConfig, seed: int) -> tuple[Federation, DataConfig]:
+def _natural(samples: Samples, config: DataConfig, seed: int) -> Federation:
     assert samples.client is not None
     if config.partition not in (None, "natural"):
         raise InputError(f"data.partition = {config.partition}: {samples.name} says itself which client holds what")
@@ -172,10 +184,10 @@ def _natural(samples: Samples, config: DataConfig, seed: int) -> tuple[Federatio
         if len(rows) > 1:
             fit, score = _fit_and_score(len(rows), seed)
             newcomers.append(_newcomer(name, rows[fit], rows[score], samples.y[test]))
-    federation = _federation(
+    config = config.model_copy(update={"partition": "natural"})
+    return _federation(
         samples, config, samples.y, parts, test, tuple(newcomers), tuple(names.tolist()), truth, seed, ()
     )
-    return federation, config.model_copy(update={"partition": "natural"})
 
 
 def _fit_and_score(samples: int, seed: int) -> tuple[Rows, Rows]:
@@ -206,6 +218,7 @@ def _federation(
     train = tuple(half[0] for half in halves)
     return Federation(
         name=samples.name,
+        settings=config,
         x=x,
         y=torch.from_numpy(labels),
         train=train,

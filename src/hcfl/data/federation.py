@@ -10,6 +10,7 @@ import torch
 from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 
+from hcfl.config import DataConfig
 from hcfl.training import LocalData
 
 VISIBLE_SHARE = 0.15
@@ -68,6 +69,8 @@ class Federation:
     """All clients' data in one pool; clients hold rows of it. Nobody's rows overlap."""
 
     name: str
+    settings: DataConfig
+    """How it was built, all filled in."""
     x: Tensor
     """(N, …) as stored: uint8 or float32."""
     y: Tensor

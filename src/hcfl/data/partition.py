@@ -41,11 +41,12 @@ def lda(
     classes. Weighing by what is left, here too, keeps the last clients from being the ones who get the leftovers. All
     clients are equally large and every sample is used once.
     """
-    piles = [generator.permutation(np.flatnonzero(labels == c)) for c in range(int(labels.max()) + 1)]
+    sizes = _sizes(len(labels), clients)
+    piles = [generator.permutation(np.flatnonzero(labels == c)) for c in np.unique(labels)]
     left = np.array([len(pile) for pile in piles])
     total = alpha if reading == "total" else alpha * len(piles)
     parts = []
-    for size in _sizes(len(labels), clients):
+    for size in sizes:
         held = left > 0
         concentration = total * left / left.sum()
         mix = np.zeros(len(left))
@@ -74,23 +75,24 @@ def classes_per_client(
     grouping: Literal["grouped", "random"],
     generator: np.random.Generator,
 ) -> list[Rows]:
-    """Give every client samples of exactly `classes` classes.
+    """Give every client samples of `classes` classes (fewer only where a class has fewer samples than holders).
 
     `grouped`: classes are shuffled into disjoint groups and clients dealt evenly over the groups. `random`: each
     client draws its classes by itself. A class that ends in no group, or that no client draws, is left out.
     """
-    total = int(labels.max()) + 1
+    present = np.unique(labels)
+    total = len(present)
     if classes > total:
         raise InputError(
             f"data.classes_per_client = {classes}: the data have only {total} classes, so 1 to {total} is allowed"
         )
     if grouping == "grouped":
-        groups = generator.permutation(total)[: total // classes * classes].reshape(-1, classes)
+        groups = generator.permutation(present)[: total // classes * classes].reshape(-1, classes)
         held = groups[generator.permutation(clients) % len(groups)]
     else:
-        held = np.stack([generator.choice(total, classes, replace=False) for _ in range(clients)])
+        held = np.stack([generator.choice(present, classes, replace=False) for _ in range(clients)])
     parts: list[list[Rows]] = [[] for _ in range(clients)]
-    for label in range(total):
+    for label in present:
         holders = np.flatnonzero((held == label).any(axis=1))
         if len(holders):
             rows = generator.permutation(np.flatnonzero(labels == label))

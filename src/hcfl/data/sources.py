@@ -1,10 +1,9 @@
 """Where samples come from: the embedded digits, or a user's own arrays, checked before anything is built on them."""
 
-import zlib
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, get_args
-from zipfile import BadZipFile, ZipFile
+from zipfile import ZipFile
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,7 +21,6 @@ class Samples:
     """Labelled samples, checked: inputs with a channel axis where they are images, labels 0 … C−1."""
 
     name: str
-    kind: Kind
     x: NDArray[Any]
     """uint8 or float32: (N, H, W, C), (N, T, D) or (N, D)."""
     y: NDArray[np.int64]
@@ -39,6 +37,8 @@ def read(source: str, kind: str) -> Samples:
     """Read a source by its name or file."""
     if source == "digits":
         digits = load_digits()
+        if kind not in ("auto", "image"):
+            raise InputError(f"data.kind = {kind}: digits are images")
         return check_arrays("digits", digits.images.astype(np.float32), digits.target, kind="image")
     path = Path(source)
     if path.suffix != ".npz":
@@ -55,8 +55,9 @@ def read_npz(path: Path, kind: str) -> Samples:
             arrays = {key: archive[key] for key in archive.files}
     except FileNotFoundError:
         raise InputError(f"data.source = {str(path)!r}: there is no such file") from None
-    except (OSError, ValueError, BadZipFile, EOFError, KeyError, NotImplementedError, zlib.error) as error:
-        raise InputError(f"data.source = {str(path)!r}: cannot be read as .npz without objects ({error})") from None
+    except Exception as error:  # a damaged archive can raise nearly anything; none of it is the program's fault
+        reason = f"{type(error).__name__}: {error}".splitlines()[0]
+        raise InputError(f"data.source = {str(path)!r}: cannot be read as .npz without objects ({reason})") from None
     known = ("x", "y", "client", "concept", "test")
     for key in ("x", "y"):
         if key not in arrays:
@@ -77,7 +78,7 @@ def check_arrays(
     kind: str = "auto",
 ) -> Samples:
     """Refuse arrays that cannot be trained on, with the reason; return the others ready to use."""
-    x, y = np.asarray(x), np.asarray(y)
+    x, y = np.asarray(x), _as_text(np.asarray(y))
     if x.ndim not in (2, 3, 4):
         raise InputError(f"{name}: x has shape {x.shape}, but (N,D), (N,T,D), (N,H,W) or (N,H,W,C) is needed")
     if 0 in x.shape:
@@ -87,14 +88,22 @@ def check_arrays(
     labels, class_names = _labels(name, y)
     return Samples(
         name=name,
-        kind=(what := _kind(name, x, kind)),
-        x=_inputs(name, x, what),
+        x=_inputs(name, x, _kind(name, x, kind)),
         y=labels,
         class_names=class_names,
         client=_per_sample(name, "client", client, len(x)),
         concept=_concept(name, concept, client, len(x)),
         test=_test_mask(name, test, len(x)),
     )
+
+
+def _as_text(values: NDArray[Any]) -> NDArray[Any]:
+    """Turn names stored as bytes, or as objects (as pandas does), into text."""
+    if values.dtype.kind == "S":
+        return np.char.decode(values, "utf-8", "replace")
+    if values.dtype == object and all(isinstance(value, str) for value in values.flat):
+        return values.astype(str)
+    return values
 
 
 def _kind(name: str, x: NDArray[Any], asked: str) -> Kind:
@@ -114,11 +123,12 @@ def _inputs(name: str, x: NDArray[Any], kind: Kind) -> NDArray[Any]:
     if not (np.issubdtype(x.dtype, np.number) or x.dtype == np.bool_) or np.iscomplexobj(x):
         raise InputError(f"{name}: x has type {x.dtype}, but numbers are needed")
     if x.dtype != np.uint8:
-        x = x.astype(np.float32)
+        with np.errstate(over="ignore"):
+            x = x.astype(np.float32)
         bad = ~np.isfinite(x).reshape(len(x), -1).all(axis=1)
         if bad.any():
             raise InputError(
-                f"{name}: x has NaN or infinite values in {bad.sum()} of {len(x)} samples, "
+                f"{name}: x has NaN, infinite or too large values in {bad.sum()} of {len(x)} samples, "
                 f"first in sample {int(bad.argmax())}; all must be finite"
             )
     if kind == "image" and x.ndim == 4 and x.shape[1] in (1, 3) and x.shape[3] > 4:
@@ -130,7 +140,7 @@ def _inputs(name: str, x: NDArray[Any], kind: Kind) -> NDArray[Any]:
 
 
 def _labels(name: str, y: NDArray[Any]) -> tuple[NDArray[np.int64], tuple[str, ...]]:
-    if y.dtype.kind in "US":
+    if y.dtype.kind == "U":
         names, labels = np.unique(y, return_inverse=True)
         return _two_classes(name, labels.astype(np.int64)), tuple(str(label) for label in names)
     if y.dtype.kind == "f" and np.isfinite(y).all() and (y == np.floor(y)).all():
@@ -154,10 +164,10 @@ def _two_classes(name: str, labels: NDArray[np.int64]) -> NDArray[np.int64]:
 def _per_sample(name: str, key: str, values: NDArray[Any] | None, samples: int) -> NDArray[Any] | None:
     if values is None:
         return None
-    values = np.asarray(values)
+    values = _as_text(np.asarray(values))
     if values.shape != (samples,):
         raise InputError(f"{name}: {key} has shape {values.shape}, but one value per sample, ({samples},), is needed")
-    if values.dtype.kind not in "iubUS":
+    if values.dtype.kind not in "iubU":
         raise InputError(f"{name}: {key} has type {values.dtype}, but whole numbers or names are needed")
     return values
 

@@ -32,23 +32,31 @@ class Network:
         """Names of the extractor's buffers: averaged like weights, but neither trained nor compared."""
         return frozenset(name for name, _ in self.extractor.named_buffers())
 
+    @property
+    def untrained(self) -> frozenset[str]:
+        """Names of what local training leaves alone: buffers, and parameters that the user has frozen."""
+        frozen = (name for name, tensor in self.extractor.named_parameters() if not tensor.requires_grad)
+        return self.buffers | frozenset(frozen)
+
     def embed(self, extractor: Params, inputs: Tensor, training: bool = False) -> Tensor:
         """Z = φ(x), (samples, features). In training mode running statistics in `extractor` are updated in place."""
         self.extractor.train(training)
         features: Tensor = functional_call(self.extractor, extractor, (inputs,))
         return features
 
-    def logits(self, heads: Params, features: Tensor) -> Tensor:
+    def logits(self, heads: Params, features: Tensor, training: bool = False) -> Tensor:
         """Logits of all heads from the same features, (samples, heads, classes), as one product."""
         if type(self.head) is nn.Linear and "bias" in heads:
             weight, bias = heads["weight"], heads["bias"]
             return linear(features, weight.flatten(0, 1), bias.flatten()).view(-1, *bias.shape)
 
+        self.head.train(training)
+
         def one_head(params: Params) -> Tensor:
             out: Tensor = functional_call(self.head, params, (features,))
             return out
 
-        logits: Tensor = vmap(one_head, out_dims=1)(heads)
+        logits: Tensor = vmap(one_head, out_dims=1, randomness="different")(heads)
         return logits
 
 
@@ -57,8 +65,10 @@ def parameters_of(module: nn.Module) -> Params:
     return {name: tensor.detach().clone() for name, tensor in module.state_dict().items()}
 
 
-def check_pair(pair: Pair, shape: tuple[int, ...], classes: int) -> None:
-    """Refuse a pair of modules that does not map inputs of this shape to one logit per class."""
+def check_pair(pair: object, shape: tuple[int, ...], classes: int) -> None:
+    """Refuse what is not a pair of modules that maps inputs of this shape to one logit per class."""
+    if not (isinstance(pair, tuple | list) and len(pair) == 2 and all(isinstance(part, nn.Module) for part in pair)):
+        raise InputError(f"model: must be a pair of modules (extractor, head), not {type(pair).__name__}")
     extractor, head = pair
     if any(True for _ in head.buffers()):
         raise InputError(
@@ -69,15 +79,20 @@ def check_pair(pair: Pair, shape: tuple[int, ...], classes: int) -> None:
         with torch.no_grad():
             features = extractor.eval()(torch.zeros(2, *shape))
             logits = head.eval()(features)
-    except (RuntimeError, ValueError, TypeError, IndexError) as error:
-        reason = str(error).strip().splitlines()[0]
-        raise InputError(f"model: it cannot read inputs of shape {shape}: {reason}") from error
-    if features.ndim != 2:
+    except Exception as error:  # whatever a user's module raises is the user's to read
+        reason = f"{type(error).__name__}: {error}".strip().splitlines()[0]
+        raise InputError(f"model: it cannot read inputs of shape {shape} ({reason})") from error
+    if not any(True for _ in head.parameters()):
+        raise InputError("model: the head has no parameters, so clusters could not differ")
+    if not isinstance(features, Tensor) or features.ndim != 2:
         raise InputError(
-            f"model: the extractor gives features of shape {tuple(features.shape[1:])} per sample, "
-            "but a flat vector is needed; end it with nn.Flatten()"
+            f"model: the extractor gives {_described(features)} for two samples, but a flat vector each is needed; "
+            "end it with nn.Flatten()"
         )
-    if logits.shape != (2, classes):
-        raise InputError(
-            f"model: its output has {logits.shape[-1]} values per sample, but the data have {classes} classes"
-        )
+    if not isinstance(logits, Tensor) or logits.shape != (2, classes):
+        values = logits.shape[-1] if isinstance(logits, Tensor) and logits.ndim else _described(logits)
+        raise InputError(f"model: its output has {values} values per sample, but the data have {classes} classes")
+
+
+def _described(value: object) -> str:
+    return f"shape {tuple(value.shape)}" if isinstance(value, Tensor) else type(value).__name__

@@ -1,5 +1,6 @@
 """Pictures: the federation before training, and what a run found."""
 
+import warnings
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -19,8 +20,12 @@ CONCEPT_COLOURS = ("#4477aa", "#ee6677", "#228833", "#ccbb44", "#66ccee", "#aa33
 
 def save(figure: Figure, path: Path) -> Path:
     """Write a picture."""
+    if path.suffix.lower() not in (".png", ".pdf", ".svg"):
+        raise InputError(f"picture = {str(path)!r}: must end in .png, .pdf or .svg")
     try:
-        figure.savefig(path, dpi=120, bbox_inches="tight")
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", message="Glyph .* missing from")  # names in other scripts
+            figure.savefig(path, dpi=120, bbox_inches="tight")
     except OSError as error:
         raise InputError(f"picture = {str(path)!r}: cannot be written ({error.strerror})") from None
     return path
@@ -37,13 +42,13 @@ def plot_federation(federation: Federation) -> Figure:
     figure.colorbar(image, ax=axes, label="samples", pad=0.08)
     axes.set(xlabel="label as the client sees it", ylabel="client", title=f"{federation.name}: who holds what")
     if federation.classes <= 30:
-        axes.set_xticks(range(federation.classes), federation.class_names)
+        axes.set_xticks(range(federation.classes), federation.class_names, parse_math=False)
     _name_clients(axes, federation, order)
     _concept_strip(axes, federation, order)
     return figure
 
 
-def plot_runs(runs: Sequence[Run]) -> Figure:
+def plot_runs(runs: Sequence[Run], titles: tuple[str, str] = ("accuracy", "clusters")) -> Figure:
     """Accuracy and K over rounds, and who belongs to which cluster beside the truth, for runs over one federation."""
     main = runs[0]
     figure = Figure(figsize=(13, 4.6), layout="constrained")
@@ -53,12 +58,13 @@ def plot_runs(runs: Sequence[Run]) -> Figure:
         _curve(accuracy, run, "test", f"{run.summary['method']}: Test", color=colour)
         _curve(accuracy, run, "val", f"{run.summary['method']}: Val", color=colour, linestyle=":")
         _curve(clusters, run, "clusters", run.summary["method"], color=colour, drawstyle="steps-post")
-    accuracy.set(xlabel="round", ylabel="accuracy", ylim=(0, 1), title="no single model serves everybody")
+    accuracy.set(xlabel="round", ylabel="accuracy", ylim=(0, 1), title=titles[0])
     accuracy.grid(alpha=0.3)
-    accuracy.legend(loc="lower right", fontsize=8)
+    if accuracy.lines:
+        accuracy.legend(loc="lower right", fontsize=8)
     if main.summary["clusters_true"] is not None:
         clusters.axhline(main.summary["clusters_true"], color="black", linewidth=0.8, linestyle="--", label="true")
-    clusters.set(xlabel="round", ylabel="clusters", title="groups found, not given", ylim=(0, None))
+    clusters.set(xlabel="round", ylabel="clusters", title=titles[1], ylim=(0, None))
     clusters.yaxis.get_major_locator().set_params(integer=True)
     clusters.grid(alpha=0.3)
     clusters.legend(loc="lower right", fontsize=8)
@@ -94,7 +100,9 @@ def _by_concept(federation: Federation, members: Any = None) -> Any:
 
 def _name_clients(axes: Axes, federation: Federation, order: Any) -> None:
     if federation.clients <= 60:
-        axes.set_yticks(range(federation.clients), [str(federation.client_names[i]) for i in order], fontsize=6)
+        axes.set_yticks(
+            range(federation.clients), [str(federation.client_names[i]) for i in order], fontsize=6, parse_math=False
+        )
 
 
 def _concept_strip(axes: Axes, federation: Federation, order: Any) -> None:

@@ -28,7 +28,8 @@ def demo(config: Config, console: Console) -> tuple[Run, Run]:
     )
     found, single = (_run(config.updated("method", name=name), None, console) for name in ("hcfl+(fedrc)", "fedavg"))
     console.print(tables.summary_table([found, single]))
-    picture = plots.save(plots.plot_runs([found, single]), found.path / run_folder.PICTURE)
+    titles = ("no single model serves everybody", "groups found, not given")
+    picture = plots.save(plots.plot_runs([found, single], titles), found.path / run_folder.PICTURE)
     console.print(f"Run folders: {found.path}, {single.path}", highlight=False, soft_wrap=True)
     console.print(f"Picture: {picture}", highlight=False, soft_wrap=True)
     return found, single

@@ -9,6 +9,7 @@ import torch
 from sklearn.cluster import AgglomerativeClustering, KMeans
 from torch import Tensor
 
+from hcfl.errors import InputError
 from hcfl.tiers.distance import Evidence, Participants
 
 
@@ -76,6 +77,10 @@ class SplitAndRemove:
     scwu: bool = True
     adaptive: bool = True
     needs: Evidence | None = None
+
+    def __post_init__(self) -> None:
+        if not self.rho > 0:
+            raise InputError(f"rho = {self.rho}: must be greater than 0")
 
     def decide(self, participants: Participants, distance: Tensor | None, occupied: Tensor) -> Decision:
         """Apply steps 1 and 2 of spec §4; the marks of step 1 are carried out last (step 5).

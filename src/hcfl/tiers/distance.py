@@ -10,6 +10,8 @@ import torch
 from torch import Tensor
 from torch.nn.functional import normalize
 
+from hcfl.errors import InputError
+
 
 @dataclass(frozen=True)
 class Prototypes:
@@ -126,6 +128,12 @@ class PrototypeDistance:
     weighted: bool = True
     over_classes: Literal["max", "mean"] = "max"
     needs: Evidence = "prototypes"
+
+    def __post_init__(self) -> None:
+        if self.principle not in ("ASCP", "CSCP"):
+            raise InputError(f"principle = {self.principle!r}: must be ASCP or CSCP")
+        if self.over_classes not in ("max", "mean"):
+            raise InputError(f"over_classes = {self.over_classes!r}: must be max or mean")
 
     def between(self, participants: Participants) -> Tensor:
         """Return D from the participants' prototypes."""

@@ -47,6 +47,8 @@ class Correlation:
     only a different P(y|x) tells clusters apart.
     """
 
+    floor: float = 1e-8
+    """Counts below it are raised to it, so that P_k(y) is never 0."""
     uses_class_shares: bool = True
 
     def log_likelihood(self, log_prob: Tensor, labels: Tensor, class_shares: Tensor) -> Tensor:

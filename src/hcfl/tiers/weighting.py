@@ -6,6 +6,8 @@ from typing import Protocol, runtime_checkable
 import torch
 from torch import Tensor
 
+from hcfl.errors import InputError
+
 
 @dataclass(frozen=True)
 class Weights:
@@ -194,6 +196,10 @@ class SampleWiseEM:
 
     mu: float
     hard: bool = False
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.mu <= 1:
+            raise InputError(f"mu = {self.mu}: must lie between 0 and 1")
 
     def start(self, client: Tensor, samples: int) -> Weights:
         """Take the server's row for the client and for each sample."""
