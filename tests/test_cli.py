@@ -125,6 +125,19 @@ BAD = {
     "a folder that cannot be written": (["run", "fedavg", "--out", "/proc/no"], r"out = '/proc/no': cannot be written"),
     "a picture that cannot be written": (["data", "--picture", "/proc/no.png"], r"picture = '/proc/no.png': cannot"),
     "an unknown device": (["run", "fedavg", "--device", "gpu"], r"device = 'gpu': is not a device"),
+    "noise without a rate": (["run", "fedavg", "--noise", "pair"], r"data.noise = pair with data.noise_rate = 0"),
+    "a rate without noise": (["data", "--noise-rate", "0.2"], r"data.noise = none with data.noise_rate = 0.2"),
+    "concepts without shift": (
+        ["data", "--beta", "0", "--concepts", "4"],
+        r"data.concepts = 4: concepts need data.beta",
+    ),
+    "more concepts than clients": (["data", "--concepts", "99"], r"data.concepts = 99: there are only 30 clients"),
+    "digits that are no images": (["data", "--kind", "series"], r"data.kind = series: digits are images"),
+    "no room for training": (["run", "fedavg", "--test-share", "0.9999"], r"only 0 training samples"),
+    "a long folder name": (["run", "fedavg", "--out", "x" * 300], r"cannot be written \(File name too long\)"),
+    "a picture of another kind": (["data", "--picture", "x.xyz"], r"picture = 'x.xyz': must end in .png, .pdf or .svg"),
+    "a device that holds nothing": (["run", "fedavg", "--device", "meta"], r"device = 'meta': is not a device"),
+    "an empty path": (["run", "fedavg", "--set", "=5"], r"must be a field's path"),
     "an unknown setting": (["run", "fedavg", "--set", "data.alhpa=1"], r"did you mean data.alpha\?"),
     "a setting without value": (["run", "fedavg", "--set", "data.alpha"], r"must look like data.alpha=0.5"),
     "a missing configuration": (["run", "--config", "no.yaml"], r"config no.yaml: cannot be read"),
@@ -154,6 +167,21 @@ def test_bad_input_gives_one_sentence_and_exit_code_2(case, capsys, tmp_path):
     assert said.err.startswith("hcfl: ")
     assert "Traceback" not in said.err
     assert not (tmp_path / "runs").exists(), "nothing is left behind"
+
+
+def test_names_that_look_like_markup_are_shown_as_they_are(capsys):
+    x, y = blobs(per_class=10)
+    np.savez("m.npz", x=x, y=np.array(["[/x]", "[red]b", "$1_$", "猫"])[y], client=np.array(["[/a]", "[b]"])[y % 2])
+    assert main(["data", "m.npz"]) == 0
+    assert "[/x]" in capsys.readouterr().out
+    assert main(["run", "hcfl+(fedem)", "--data", "m.npz", "--rounds", "1", "--out", "[/o]"]) == 0
+    assert "Run folder: [/o]" in capsys.readouterr().out
+
+
+def test_another_method_on_a_written_configuration(tmp_path):
+    assert main(["run", "hcfl+(fedrc)", *FAST, "--out", "one"]) == 0
+    assert main(["run", "fedavg", "--config", "one/config.yaml", "--out", "two"]) == 0
+    assert "method: fedavg" in (tmp_path / "two" / "summary.json").read_text().replace('"', "")
 
 
 def hcfl(*arguments):

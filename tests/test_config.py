@@ -62,7 +62,13 @@ def test_assign_refuses_a_path_through_a_value():
 
 @pytest.mark.parametrize(
     ("text", "words"),
-    [("a: [", "is not valid YAML at line"), ("just words", "must hold sections"), ("", "must hold sections")],
+    [
+        ("seed: 2020-13-45", "is not valid YAML"),
+        ("1: 2", "must hold sections"),
+        ("a: [", "is not valid YAML at line"),
+        ("just words", "must hold sections"),
+        ("", "must hold sections"),
+    ],
 )
 def test_files_that_are_no_configuration(tmp_path, text, words):
     path = tmp_path / "c.yaml"

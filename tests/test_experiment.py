@@ -141,6 +141,53 @@ def test_a_user_s_own_modules(planted, tmp_path):
     assert "1.running_mean" in runs[0].state.server.ensemble.extractors
 
 
+@pytest.mark.parametrize("method", ["fedavg", "hcfl+(fedrc)", "fesem"])
+def test_models_without_extractor_parameters_and_heads_with_dropout(planted, tmp_path, method):
+    bare = (nn.Flatten(), nn.Linear(8, planted.classes))
+    assert hcfl.run(method, planted, bare, out=tmp_path / "bare", rounds=2).summary["val_last"] > 0.2
+    dropout = (nn.Linear(8, 8), nn.Sequential(nn.Dropout(0.2), nn.Linear(8, planted.classes)))
+    hcfl.run(method, planted, dropout, out=tmp_path / "dropout", rounds=2)
+
+
+def test_batch_normalisation_with_a_client_of_one_sample(tmp_path):
+    x, y = blobs(per_class=10)
+    federation = Federation.from_arrays(x, y, client=np.where(np.arange(len(y)) == 3, 1, 0))
+    pair = (nn.Sequential(nn.Linear(8, 8), nn.BatchNorm1d(8)), nn.Linear(8, 4))
+    hcfl.run("fedavg", federation, pair, out=tmp_path / "run", rounds=2)
+
+
+@pytest.mark.parametrize("method", ["fedem", "hcfl+(fedrc)"])
+def test_training_that_diverges_stops_with_a_sentence_and_keeps_what_was_before(tmp_path, method):
+    with pytest.raises(InputError, match=r"training.lr = 1000: training diverged before round \d"):
+        hcfl.run(method, out=tmp_path / "run", rounds=30, clients=3, lr=1000)
+    rows = lines(tmp_path / "run" / "metrics.jsonl")
+    assert rows
+    assert (tmp_path / "run" / "summary.json").exists()
+
+
+def test_a_run_that_completes_no_round_leaves_nothing(tmp_path, monkeypatch):
+    monkeypatch.setattr(hcfl.rounds, "play", lambda *_: iter(int, None) and 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        hcfl.run("fedavg", out=tmp_path / "run", rounds=2, clients=3)
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_federation_from_python_keeps_its_settings(tmp_path):
+    x, y = blobs()
+    dealt = Federation.from_arrays(x, y, clients=4, alpha=0.5, alpha_reading="total", beta=0.5)
+    run = hcfl.run("fedavg", dealt, out=tmp_path / "dealt", rounds=1)
+    assert run.summary["partition"] == "lda alpha=0.5 (total), 3 concepts beta=0.5 (plus-one)"
+    natural = Federation.from_arrays(x, y, client=y % 2)
+    assert hcfl.run("fedavg", natural, out=tmp_path / "natural", rounds=1).summary["partition"] == "natural"
+
+
+def test_a_path_is_data_too(tmp_path):
+    x, y = blobs()
+    np.savez(tmp_path / "mine.npz", x=x, y=y, client=np.array([b"a", b"b"])[y % 2])
+    run = hcfl.run("hcfl+(fedem)", tmp_path / "mine.npz", out=tmp_path / "run", rounds=1, rho=0.01)
+    assert run.federation.client_names == ("a", "b")
+
+
 def test_small_clients_take_more_and_smaller_steps(planted):
     x, y = blobs(per_class=400)
     large = Federation.from_arrays(x, y, clients=2)
@@ -186,6 +233,12 @@ def test_the_process_s_own_number_of_threads_comes_back(tmp_path):
 def test_what_cannot_be_is_refused(planted):
     with pytest.raises(InputError, match=r"alpha = 1: the data that was passed is already built"):
         hcfl.run("fedavg", planted, alpha=1)
+    with pytest.raises(InputError, match="data = None: must be a name or a Federation"):
+        hcfl.run("fedavg", None)
+    with pytest.raises(InputError, match="model: must be a pair of modules"):
+        hcfl.run("fedavg", planted, nn.Linear(8, 4))
+    with pytest.raises(InputError, match="model: building it failed .TypeError"):
+        hcfl.run("fedavg", planted, lambda: None)
     with pytest.raises(InputError, match=r"device = 'tpu9': is not a device of this machine"):
         hcfl.run("fedavg", device="tpu9")
     with pytest.raises(InputError, match=r"output has 3 values per sample, but the data have 4 classes"):

@@ -117,6 +117,45 @@ def test_models_that_do_not_fit_are_refused_with_the_reason(pair, words):
         check_pair(pair, (2, 2), 3)
 
 
+class Raises(nn.Module):
+    def forward(self, x):
+        raise KeyError
+
+
+@pytest.mark.parametrize(
+    ("pair", "words"),
+    [
+        (nn.Linear(4, 3), "must be a pair of modules"),
+        ((nn.Flatten(),), "must be a pair of modules"),
+        (None, "not NoneType"),
+        ((Raises(), nn.Linear(4, 3)), "KeyError"),
+        ((nn.Sequential(nn.Flatten(), nn.Linear(4, 3)), nn.Identity()), "head has no parameters"),
+    ],
+)
+def test_what_is_no_model_at_all_is_refused(pair, words):
+    with pytest.raises(InputError, match=words):
+        check_pair(pair, (2, 2), 3)
+
+
+class SameHead(nn.Module):
+    """A head that does not draw itself anew."""
+
+    def __init__(self):
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(3, 4))
+
+    def forward(self, x):
+        return x @ self.weight.T
+
+
+def test_heads_that_start_equal_are_refused_unless_the_server_assigns():
+    pair = (nn.Flatten(), SameHead())
+    with pytest.raises(InputError, match="would never separate"):
+        initialise(pair, (4,), 3, "split", 2, seed=0)
+    initialise(pair, (4,), 3, "split", 1, seed=0)
+    initialise(pair, (4,), 3, "full", 2, seed=0, identical=True)
+
+
 def test_convolutions_refuse_other_shapes():
     with pytest.raises(InputError, match="reads images"):
         MODELS["cnn"]((5,), 3)

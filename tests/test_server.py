@@ -13,7 +13,7 @@ from hcfl.methods import build
 from hcfl.models import MODELS, Network
 from hcfl.server import Reports, aggregate, apply, own_updates, weighted_mean, whole_updates
 from hcfl.state import Update
-from hcfl.tiers import Decision, SplitDecision
+from hcfl.tiers import Correlation, Decision, SplitDecision
 
 RC = build("fedrc", clusters=1)
 NETWORK = Network(*MODELS["mlp"]((2,), 2))
@@ -199,3 +199,27 @@ def test_assigned_clients_have_a_cluster_before_they_ever_take_part():
     each = server.begin(build("local"), ensemble([[0.0]] * 3), clients=3, classes=2)
     assert each.members.tolist() == [0, 1, 2]
     assert each.weights.tolist() == torch.eye(3).tolist()
+
+
+def test_clusters_of_the_start_stay_until_everybody_has_spoken():
+    method = build("hcfl+(fedrc)", clusters=2)
+    state = server.begin(method, ensemble([[0.0], [0.0]]), clients=2, classes=2)
+    counts = torch.ones(2, 2)
+    first = server.record(state, [update(0, 1, [[0.0], [0.0]], [0.9, 0.1], counts=counts)])
+    assert server._occupied(method, first).tolist() == [True, True]
+    both = server.record(first, [update(1, 1, [[0.0], [0.0]], [0.8, 0.2], counts=counts)])
+    assert server._occupied(method, both).tolist() == [True, False]
+
+
+def test_the_floor_of_the_counts_can_be_set():
+    method = replace(build("fedrc", clusters=1), formulation=Correlation(floor=1.0))
+    state = server.begin(method, ensemble([[0.0]]), clients=1, classes=2)
+    state = server.record(state, [update(0, 3, [[0.0]], [1.0], counts=torch.tensor([[3.0, 0.0]]))])
+    assert_close(server.shares(method, state, 2), torch.tensor([[0.75, 0.25]]))
+
+
+def test_a_client_that_joins_another_cluster_is_compared_by_what_it_trained():
+    received = ensemble([[1.0], [2.0]])
+    joined = replace(update(0, 1, [[4.0]], [0.0, 1.0], columns=(1,)), started=(0,))
+    found = own_updates(NETWORK, received, Reports.of([joined], received), torch.tensor([1]))
+    assert found.tolist() == [[3.0]]

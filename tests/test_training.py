@@ -99,6 +99,27 @@ def test_extractor_training_holds_heads_fixed_and_sums_over_clusters(task):
         assert_close(found[name], leaf.detach() - 0.1 * gradient)
 
 
+def test_batches_of_one_are_used_when_that_is_the_batch_size_but_never_with_batch_normalisation():
+    generator = torch.Generator().manual_seed(0)
+    assert len(batch_indices(5, LocalSGD(batch=1), generator)) == 5
+    assert batch_indices(1, LocalSGD(batch=4), generator, singles=False) == []
+
+
+def test_what_the_user_froze_or_does_not_use_is_not_trained():
+    extractor = nn.Sequential(nn.Linear(5, 6), nn.ReLU(), nn.Linear(6, 6))
+    extractor[0].weight.requires_grad_(False)
+    extractor.register_parameter("unused", nn.Parameter(torch.ones(2)))
+    network = Network(extractor, nn.Linear(6, 3))
+    received = parameters_of(extractor)
+    data = LocalData(torch.randn(10, 5), torch.randint(0, 3, (10,)), 3)
+    plain = LocalSGD(lr=0.1, weight_decay=0.0)
+    heads = stack([parameters_of(network.head)])
+    trained = train_extractor(network, received, heads, data, torch.ones(10, 1), [torch.arange(10)], plain)
+    assert torch.equal(trained["0.weight"], received["0.weight"])
+    assert torch.equal(trained["unused"], received["unused"])
+    assert not torch.equal(trained["2.weight"], received["2.weight"])
+
+
 @pytest.mark.parametrize(("samples", "sizes"), [(9, [4, 4]), (10, [4, 4, 2]), (8, [4, 4]), (1, [1]), (4, [4])])
 def test_a_last_batch_of_one_sample_is_left_out_unless_it_is_the_only_one(samples, sizes):
     batches = batch_indices(samples, LocalSGD(batch=4, epochs=1), torch.Generator().manual_seed(0))

@@ -9,7 +9,7 @@ from hcfl import rng
 from hcfl.clusters import follow
 from hcfl.ensemble import Ensemble, flatten, forward, rows, stack
 from hcfl.methods import Method
-from hcfl.models import Network, Params
+from hcfl.models import Network
 from hcfl.state import Broadcast, ClientState, Update
 from hcfl.tiers import SettlesAfterTraining, Weights
 from hcfl.tiers.distance import prototypes
@@ -124,10 +124,8 @@ def parameter_distances(network: Network, received: Ensemble, trained: Ensemble)
     """‖θ_k − θ_i‖₂ of one trained model to every cluster, over all parameters that are the cluster's own."""
 
     def own(ensemble: Ensemble) -> Tensor:
-        parts: list[Params] = [ensemble.heads]
-        if ensemble.topology == "full":
-            parts.append(ensemble.extractors)
-        return torch.cat([flatten(part, skip=network.buffers) for part in parts], dim=1)
+        extractors = ensemble.extractors if ensemble.topology == "full" else {}
+        return flatten(ensemble.heads, extractors, network.buffers)
 
     distances: Tensor = torch.linalg.vector_norm(own(received) - own(trained), dim=1)
     return distances

@@ -68,9 +68,10 @@ def stack(models: Sequence[Params]) -> Params:
     return {name: torch.stack([model[name] for model in models]) for name in models[0]}
 
 
-def flatten(params: Params, skip: frozenset[str] = frozenset()) -> Tensor:
-    """Return stacked parameters as (models, parameters), without the named ones (buffers)."""
-    return torch.cat([tensor.flatten(1) for name, tensor in params.items() if name not in skip], dim=1)
+def flatten(heads: Params, extractors: Params, skip: frozenset[str]) -> Tensor:
+    """Return stacked models as (models, parameters), without the extractors' named tensors (buffers)."""
+    parts = [*heads.values(), *(tensor for name, tensor in extractors.items() if name not in skip)]
+    return torch.cat([part.flatten(1) for part in parts], dim=1)
 
 
 def initialise(

@@ -207,14 +207,14 @@ def stack_prototypes(updates: Sequence[Update]) -> Prototypes:
 
 def own_updates(network: Network, received: Ensemble, reports: Reports, members: Tensor) -> Tensor:
     """How each participant changed its own cluster's head (full topology: whole model), (participants, parameters)."""
-    own = torch.nonzero(reports.columns == members[reports.owners]).flatten()
-    before = reports.started[own].tolist()
-    after = own.tolist()
-    parts = [flatten(rows(reports.models.heads, after)) - flatten(rows(received.heads, before))]
-    if received.topology == "full":
-        trained, sent = rows(reports.models.extractors, after), rows(received.extractors, before)
-        parts.append(flatten(trained, network.buffers) - flatten(sent, network.buffers))
-    return torch.cat(parts, dim=1)
+    own = torch.nonzero(reports.columns == members[reports.owners]).flatten().tolist()
+    full = received.topology == "full"
+
+    def models(ensemble: Ensemble, columns: list[int]) -> Tensor:
+        extractors = rows(ensemble.extractors, columns) if full else {}
+        return flatten(rows(ensemble.heads, columns), extractors, network.buffers)
+
+    return models(reports.models, own) - models(received, reports.started[own].tolist())
 
 
 def whole_updates(network: Network, received: Ensemble, reports: Reports, members: Tensor) -> Tensor:
@@ -222,8 +222,12 @@ def whole_updates(network: Network, received: Ensemble, reports: Reports, member
     own = own_updates(network, received, reports, members)
     if received.topology == "full":
         return own
-    trained, sent = (flatten(part, network.buffers) for part in (reports.models.extractors, received.extractors))
-    return torch.cat([own, trained - sent], dim=1)
+    shared = [
+        (reports.models.extractors[name] - sent).flatten(1)
+        for name, sent in received.extractors.items()
+        if name not in network.buffers
+    ]
+    return torch.cat([own, *shared], dim=1)
 
 
 def apply(

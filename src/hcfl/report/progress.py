@@ -5,6 +5,7 @@ from contextlib import contextmanager
 from typing import Any, Protocol
 
 from rich.console import Console
+from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from hcfl.clusters import Change, Split
@@ -52,7 +53,7 @@ def show(title: str, rounds: int, console: Console) -> Iterator[OnRound]:
             TimeRemainingColumn(),
             console=console,
         ) as progress:
-            task = progress.add_task(title, total=rounds, numbers="")
+            task = progress.add_task(escape(title), total=rounds, numbers="")
 
             def live(record: Record) -> None:
                 progress.update(task, completed=record.round, numbers=describe_round(record))
