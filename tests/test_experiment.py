@@ -237,7 +237,7 @@ def test_what_cannot_be_is_refused(planted):
         hcfl.run("fedavg", None)
     with pytest.raises(InputError, match="model: must be a pair of modules"):
         hcfl.run("fedavg", planted, nn.Linear(8, 4))
-    with pytest.raises(InputError, match="model: building it failed .TypeError"):
+    with pytest.raises(InputError, match=r"model: building it failed .TypeError"):
         hcfl.run("fedavg", planted, lambda: None)
     with pytest.raises(InputError, match=r"device = 'tpu9': is not a device of this machine"):
         hcfl.run("fedavg", device="tpu9")
