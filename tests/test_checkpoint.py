@@ -59,6 +59,20 @@ def test_another_format_is_refused(planted, tmp_path):
         checkpoint.load(tmp_path / "nothing")
 
 
+@pytest.mark.parametrize("name", [checkpoint.VALUES, checkpoint.TENSORS])
+def test_a_damaged_checkpoint_is_refused(planted, tmp_path, name):
+    state, _ = play(planted, build("hcfl+(fedrc)"), 1)
+    checkpoint.save(tmp_path, state, planted.scaling)
+    whole = (tmp_path / name).read_bytes()
+    for length in (0, 7, len(whole) // 2, len(whole) - 1):
+        (tmp_path / name).write_bytes(whole[:length])
+        with pytest.raises(InputError, match="is damaged"):
+            checkpoint.load(tmp_path)
+    (tmp_path / checkpoint.VALUES).write_text('{"format": 1}')
+    with pytest.raises(InputError, match="is damaged"):
+        checkpoint.load(tmp_path)
+
+
 def test_only_safetensors_and_json_are_written(planted, tmp_path):
     state, _ = play(planted, build("hcfl+(fedrc)"), 1)
     checkpoint.save(tmp_path, state, planted.scaling)

@@ -7,11 +7,12 @@ import torch
 from torch.testing import assert_close
 
 from hcfl import server
+from hcfl.aggregation import Reports, aggregate, own_updates, weighted_mean, whole_updates
 from hcfl.clusters import Removal, Split
 from hcfl.ensemble import Ensemble
 from hcfl.methods import build
 from hcfl.models import MODELS, Network
-from hcfl.server import Reports, aggregate, apply, own_updates, weighted_mean, whole_updates
+from hcfl.server import apply
 from hcfl.state import Update
 from hcfl.tiers import Correlation, Decision, SplitDecision
 

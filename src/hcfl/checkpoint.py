@@ -5,6 +5,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
@@ -60,14 +61,21 @@ def load(folder: Path) -> tuple[RunState, Scaling]:
     try:
         values: dict[str, Any] = json.loads((folder / VALUES).read_text(encoding="utf-8"))
         tensors: Params = load_file(folder / TENSORS)
+        if values["format"] != FORMAT:
+            raise InputError(f"checkpoint {folder}: has format {values['format']}, this version reads {FORMAT}")
+        return _state(values, tensors), Scaling(tensors["scaling.mean"], tensors["scaling.std"])
     except OSError as error:
         raise InputError(f"checkpoint {folder}: cannot be read ({error.strerror})") from None
-    if values["format"] != FORMAT:
-        raise InputError(f"checkpoint {folder}: has format {values['format']}, this version reads {FORMAT}")
-    ensemble = Ensemble(_named("extractor", tensors), _named("head", tensors), values["topology"])
+    except (ValueError, KeyError, TypeError, AttributeError, SafetensorError) as error:
+        if isinstance(error, InputError):
+            raise
+        raise InputError(f"checkpoint {folder}: is damaged ({type(error).__name__}: {error})") from None
+
+
+def _state(values: dict[str, Any], tensors: Params) -> RunState:
     server = ServerState(
         round=values["round"],
-        ensemble=ensemble,
+        ensemble=Ensemble(_named("extractor", tensors), _named("head", tensors), values["topology"]),
         clusters=tuple(values["clusters"]),
         born=values["born"],
         weights=tensors["server.weights"],
@@ -85,8 +93,7 @@ def load(folder: Path) -> tuple[RunState, Scaling]:
         )
         for client, own in values["clients"].items()
     }
-    scaling = Scaling(tensors["scaling.mean"], tensors["scaling.std"])
-    return RunState(server, clients, tensors["newcomers"]), scaling
+    return RunState(server, clients, tensors["newcomers"])
 
 
 def _prefixed(prefix: str, params: Params) -> Params:

@@ -7,6 +7,7 @@ from time import perf_counter
 from typing import Literal, Protocol
 
 from hcfl import rng, server
+from hcfl.aggregation import stack_prototypes
 from hcfl.clusters import Change
 from hcfl.data import Federation
 from hcfl.ensemble import Ensemble
@@ -130,9 +131,7 @@ def play_round(setting: Setting, state: RunState) -> tuple[RunState, Record]:
         clusters=len(after.clusters),
         cluster_sizes={cluster: int((after.members == column).sum()) for column, cluster in enumerate(after.clusters)},
         quality=clustering_quality(federation.truth, after.members.numpy()),
-        without_shared_class=without_shared_class(server.stack_prototypes(updates))
-        if "prototypes" in method.needs
-        else None,
+        without_shared_class=without_shared_class(stack_prototypes(updates)) if "prototypes" in method.needs else None,
         down=bytes_down(message, method, [state.clients.get(client) for client in participants]),
         up=bytes_up(updates),
         seconds=perf_counter() - started,
