@@ -158,7 +158,7 @@ def test_batch_normalisation_with_a_client_of_one_sample(tmp_path):
 
 @pytest.mark.parametrize("method", ["fedem", "hcfl+(fedrc)"])
 def test_training_that_diverges_stops_with_a_sentence_and_keeps_what_was_before(tmp_path, method):
-    with pytest.raises(InputError, match=r"training.lr = 1000: training diverged before round \d"):
+    with pytest.raises(InputError, match=r"training.lr = 1000: training diverged in round \d"):
         hcfl.run(method, out=tmp_path / "run", rounds=30, clients=3, lr=1000)
     rows = lines(tmp_path / "run" / "metrics.jsonl")
     assert rows

@@ -95,6 +95,12 @@ def sample_clients(setting: Setting, round_: int) -> list[int]:
     return sorted(drawn.tolist())
 
 
+def is_finite(update: Update) -> bool:
+    """Whether an update holds numbers throughout."""
+    tensors = (*update.extractors.values(), *update.heads.values(), update.weights)
+    return isfinite(update.objective) and all(bool(tensor.isfinite().all()) for tensor in tensors)
+
+
 def play_round(setting: Setting, state: RunState) -> tuple[RunState, Record]:
     """Play one round."""
     started = perf_counter()
@@ -111,11 +117,10 @@ def play_round(setting: Setting, state: RunState) -> tuple[RunState, Record]:
     updates = [update for update, _ in done]
     clients = {**state.clients, **{update.client: after for update, after in done}}
 
-    if not all(isfinite(update.objective) for update in updates):
-        lr = setting.sgd.lr
-        raise InputError(f"training.lr = {lr:g}: training diverged before round {message.round}; try a smaller one")
-
     # 3. Server: aggregate, distances (tier 4), adapt (tier 3).
+    if not all(is_finite(update) for update in updates):
+        lr = setting.sgd.lr
+        raise InputError(f"training.lr = {lr:g}: training diverged in round {message.round}; try a smaller one")
     after = server.conclude(method, network, state.server, updates)
 
     # 4. Evaluate and record.
