@@ -77,3 +77,10 @@ def test_only_safetensors_and_json_are_written(planted, tmp_path):
     state, _ = play(planted, build("hcfl+(fedrc)"), 1)
     checkpoint.save(tmp_path, state, planted.scaling)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["state.json", "state.safetensors"]
+
+
+def test_inputs_are_scaled_as_in_training_after_loading(planted, tmp_path):
+    state, _ = play(planted, build("fedavg"), 1)
+    checkpoint.save(tmp_path, state, planted.scaling)
+    _, scaling = checkpoint.load(tmp_path)
+    assert torch.equal(scaling(planted.x), planted.scaling(planted.x))

@@ -4,16 +4,19 @@ from dataclasses import replace
 
 import pytest
 import torch
+from torch.nn.functional import cross_entropy
 from torch.testing import assert_close
 
-from hcfl.client import parameter_distances, take_part
+from hcfl import rng
+from hcfl.client import catch_up, parameter_distances, take_part
 from hcfl.clusters import Removal, Split
-from hcfl.ensemble import Ensemble, initialise, rows
-from hcfl.methods import build
+from hcfl.ensemble import Ensemble, forward, initialise, rows
+from hcfl.methods import Method, build
 from hcfl.models import MODELS, Network
 from hcfl.state import Broadcast, ClientState
-from hcfl.tiers import Weights
-from hcfl.training import LocalData, LocalSGD
+from hcfl.tiers import Conditional, Fixed, SoftEM, Weights
+from hcfl.tiers.formulation import class_counts, objective
+from hcfl.training import LocalData, LocalSGD, batch_indices, train_extractor
 
 SGD = LocalSGD(lr=0.1, batch=8)
 
@@ -146,3 +149,106 @@ def test_the_result_does_not_depend_on_torch_s_global_generator():
     other, _ = take_part(method, network, SGD, data(), broadcast, 8, None, seed=0)
     assert torch.equal(one.heads["weight"], two.heads["weight"])
     assert not torch.equal(one.heads["weight"], other.heads["weight"]), "batches are the client's own"
+
+
+def test_an_e_step_by_hand_from_what_was_received():
+    method, network, broadcast = message("fedrc", 2)
+    shares = torch.tensor([[0.8, 0.1, 0.1], [0.2, 0.3, 0.5]])
+    mine = data()
+    update, _ = take_part(method, network, SGD, mine, replace(broadcast, class_shares=shares), 7, None, seed=0)
+    _, logits = forward(network, broadcast.ensemble, mine.inputs)
+    log_l = logits.log_softmax(dim=2)[torch.arange(20), :, mine.labels] - shares.log().T[mine.labels]
+    gamma = log_l.softmax(dim=1)  # uniform weights cancel
+    assert_close(update.weights, gamma.mean(dim=0))
+    assert_close(update.counts, class_counts(gamma, mine.labels, 3))
+    assert update.objective == pytest.approx(objective(log_l, update.weights).item(), rel=1e-6)
+
+
+def with_statistics(shape, classes):
+    extractor = torch.nn.Sequential(torch.nn.Linear(*shape, 5), torch.nn.BatchNorm1d(5), torch.nn.Dropout(0.5))
+    return extractor, torch.nn.Linear(5, classes)
+
+
+@pytest.mark.parametrize("topology", ["split", "full"])
+def test_the_e_step_runs_in_evaluation_mode(topology):
+    _, _, broadcast = message("fedem", 1)
+    method = Method("mine", Conditional(), SoftEM(), Fixed(), None, topology, 1)
+    network, ensemble = initialise(with_statistics, (4,), 3, topology, 1, seed=0)
+    mine = data()
+    update, _ = take_part(method, network, SGD, mine, replace(broadcast, ensemble=ensemble), 7, None, seed=0)
+    features = mine.inputs @ ensemble.extractors["0.weight"][0].T + ensemble.extractors["0.bias"][0]
+    logits = features / (1 + 1e-5) ** 0.5 @ ensemble.heads["weight"][0].T + ensemble.heads["bias"][0]
+    assert update.objective == pytest.approx(-cross_entropy(logits, mine.labels, reduction="sum").item(), rel=1e-5)
+
+
+def test_prototypes_are_of_the_extractor_that_everybody_received():
+    method, network, broadcast = message("hcfl+(fedrc)", 2)
+    update, _ = take_part(method, network, SGD, data(), broadcast, 7, None, seed=0)
+    features = network.embed(broadcast.ensemble.extractor(0), data().inputs).detach()
+    assert_close(update.prototypes.mean, features.mean(dim=0))
+
+
+def test_batches_are_the_round_s_own():
+    method, network, broadcast = message("fedem", 2)
+    one, two = (
+        take_part(method, network, SGD, data(), replace(broadcast, round=number), 7, None, seed=0)[0]
+        for number in (1, 2)
+    )
+    assert not torch.equal(one.heads["weight"], two.heads["weight"])
+
+
+def test_dropout_is_seeded_and_the_round_s_and_the_client_s_own():
+    _, _, broadcast = message("fedem", 1)
+    method = Method("mine", Conditional(), SoftEM(), Fixed(), None, "split", 1)
+
+    def dropping(shape, classes):
+        return torch.nn.Sequential(torch.nn.Linear(*shape, 5), torch.nn.Dropout(0.5)), torch.nn.Linear(5, classes)
+
+    network, ensemble = initialise(dropping, (4,), 3, "split", 1, seed=0)
+    # All samples are the same, so that the order of batches cannot matter.
+    equal = LocalData(torch.ones(8, 4), torch.zeros(8, dtype=torch.long), 3)
+
+    def trained(round_, client):
+        torch.manual_seed(torch.seed())
+        received = replace(broadcast, round=round_, ensemble=ensemble)
+        return take_part(method, network, SGD, equal, received, client, None, seed=0)[0].extractors["0.weight"]
+
+    assert torch.equal(trained(1, 7), trained(1, 7))
+    assert not torch.equal(trained(1, 7), trained(2, 7))
+    assert not torch.equal(trained(1, 7), trained(1, 8))
+
+
+@pytest.mark.parametrize("name", ["fesem", "hcfl+(fesem)"])
+def test_a_hard_client_trains_its_own_model_with_all_of_its_weight(name):
+    method, network, broadcast = message(name, 2)
+    state = ClientState(0, (0, 1), Weights(torch.tensor([0.0, 1.0])))
+    sgd = LocalSGD(lr=0.1, weight_decay=0.0)
+    update, _ = take_part(method, network, sgd, data(), broadcast, 7, state, seed=0)
+    assert update.started == (1,)
+    assert (update.heads["weight"][0] - broadcast.ensemble.heads["weight"][1]).norm() > 0.01
+
+
+def test_the_extractor_is_trained_with_the_heads_as_they_are_after_training():
+    method, network, broadcast = message("hcfl+(fedem)", 1)
+    update, _ = take_part(method, network, SGD, data(), broadcast, 7, None, seed=0)
+    batches = batch_indices(20, SGD, rng.torch_generator(0, "batches", 1, 7))
+    extractor = broadcast.ensemble.extractor(0)
+    expected = train_extractor(network, extractor, update.heads, data(), torch.ones(20, 1), batches, SGD)
+    assert_close(update.extractors["1.weight"][0], expected["1.weight"])
+
+
+def test_a_client_follows_a_split_from_its_own_part():
+    change = Split(1, 0, 1, (7,), (9,), "one-hot", 0.9, 0.2, 0.3)
+    method, _, broadcast = message("hcfl+(fedem)", 2, round_=2, changes=(change,))
+    state = ClientState(1, (0,), Weights(torch.ones(1), torch.ones(20, 1)))
+    for client, expected in ((7, [1.0, 0.0]), (9, [0.0, 1.0]), (8, [0.5, 0.5])):
+        weights = catch_up(method, data(), broadcast, client, state)
+        assert weights.client.tolist() == expected
+        assert weights.sample.tolist() == [expected] * 20
+
+
+def test_a_client_of_one_sample_does_not_train_a_batch_normalisation():
+    method, _, broadcast = message("hcfl+(fedem)", 1)
+    network, ensemble = initialise(with_statistics, (4,), 3, "split", 1, seed=0)
+    update, _ = take_part(method, network, SGD, data(1), replace(broadcast, ensemble=ensemble), 7, None, seed=0)
+    assert torch.equal(update.extractors["0.weight"], ensemble.extractors["0.weight"])

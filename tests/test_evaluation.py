@@ -1,14 +1,17 @@
 """Measurement on hand-computed numbers (spec §8)."""
 
 import math
+from dataclasses import replace
+from itertools import pairwise
 
 import numpy as np
 import pytest
 import torch
 from torch.testing import assert_close
 
+from hcfl import rounds
 from hcfl.data import Newcomer, Truth
-from hcfl.ensemble import initialise
+from hcfl.ensemble import class_log_probs, initialise
 from hcfl.evaluation import (
     CHANGE_BYTES,
     Quality,
@@ -18,13 +21,14 @@ from hcfl.evaluation import (
     mixture,
     newcomer_step,
     purity,
+    val_accuracy,
 )
 from hcfl.methods import build
 from hcfl.models import MODELS
-from hcfl.server import begin, broadcast
+from hcfl.server import begin, broadcast, shares
 from hcfl.state import ClientState
 from hcfl.tiers import Weights
-from helpers import play
+from helpers import play, setting, start
 
 
 def test_prediction_is_the_weighted_mean_of_probabilities():
@@ -116,3 +120,61 @@ def test_objective_is_the_mean_log_likelihood_per_sample(planted):
     _, records = play(planted, build("fedavg"), 1)
     assert records[0].objective == pytest.approx(-math.log(planted.classes), abs=0.5)
     assert bytes_up([])["heads"] == 0
+
+
+def test_val_predicts_every_client_with_its_own_weights_after_the_round(planted):
+    state, records = play(planted, build("hcfl+(fedrc)"), 10)
+    assert records[-1].val > 0.9
+    network = setting(planted, build("hcfl+(fedrc)")).network
+    assert val_accuracy(planted, network, state.server) == records[-1].val
+    first, before = play(planted, build("fedavg"), 1)
+    network = setting(planted, build("fedavg")).network
+    assert val_accuracy(planted, network, first.server) == before[0].val
+    assert val_accuracy(planted, network, replace(first.server, ensemble=start(planted, build("fedavg"))[1])) != (
+        before[0].val
+    )
+
+
+@pytest.mark.parametrize(("form", "steps"), [("persistent", 1), ("fresh", 20)])
+def test_newcomers_find_their_weights_on_one_part_and_are_measured_on_the_other(planted, form, steps):
+    method = build("fedrc")
+    chosen = setting(planted, method, newcomers=form)
+    before, _ = play(planted, method, 2, newcomers=form)
+    ((after, record),) = rounds.play(chosen, before, 3)
+    log_probs = class_log_probs(
+        chosen.network, after.server.ensemble, lambda part: planted.scaling(planted.test_x[part]), len(planted.test_x)
+    )
+    class_shares = shares(method, after.server, planted.classes)
+    for k, newcomer in enumerate(planted.newcomers):
+        weights = before.newcomers[k] if form == "persistent" else torch.full((3,), 1 / 3)
+        for _ in range(steps):
+            weights = newcomer_step(method, newcomer, log_probs, class_shares, weights)
+        assert_close(after.newcomers[k], weights)
+        predicted = mixture(log_probs, weights.expand(len(log_probs), -1)).argmax(dim=1)[newcomer.score_rows]
+        assert record.test_per_concept[k] == (predicted == newcomer.score_labels).double().mean().item()
+
+
+def test_quality_by_hand():
+    # MI = log 2, H = log 2 and 1.5·log 2; one of the two pairs of concepts is together.
+    quality = clustering_quality(truth([0, 0, 1, 1]), np.array([0, 1, 2, 2]))
+    assert quality.nmi == pytest.approx(0.8)
+    assert quality.ari == pytest.approx(4 / 7)
+
+
+def test_who_never_took_part_counts_in_no_measure():
+    quality = clustering_quality(truth([0, 1, 1], [True] * 3), np.array([0, 1, -1]))
+    assert (quality.ari, quality.ari_affected, quality.nmi) == (1.0, 1.0, pytest.approx(1.0))
+
+
+def test_bytes_up_by_hand(planted):
+    state, records = play(planted, build("hcfl+(fedrc)"), 1)
+    classes, features = state.server.ensemble.heads["weight"].shape[1:]
+    assert records[0].up["prototypes"] == 12 * 4 * (classes * features + classes + features)
+    assert records[0].up["counts"] == 12 * 4 * classes
+
+
+def test_a_change_is_sent_in_the_next_round(planted):
+    _, records = play(planted, build("hcfl+(fedrc)"), 6)
+    assert any(record.changes for record in records[:-1])
+    for before, after in pairwise(records):
+        assert after.down["changes"] == CHANGE_BYTES * planted.clients * len(before.changes)

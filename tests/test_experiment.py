@@ -2,6 +2,7 @@
 
 import csv
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -10,9 +11,11 @@ from torch import nn
 
 import hcfl
 from hcfl import Config, Federation, InputError
+from hcfl.clusters import Split
 from hcfl.experiment import execute, prepare, with_local_steps
 from hcfl.methods import METHODS
-from helpers import blobs
+from hcfl.run_folder import client_rows, describe_partition, event_row, summarise
+from helpers import blobs, play
 
 SMALL = {"rounds": 3, "clients": 6}
 
@@ -243,3 +246,58 @@ def test_what_cannot_be_is_refused(planted):
         hcfl.run("fedavg", device="tpu9")
     with pytest.raises(InputError, match=r"output has 3 values per sample, but the data have 4 classes"):
         hcfl.run("fedavg", planted, (nn.Linear(8, 5), nn.Linear(5, 3)))
+
+
+def test_the_summary_by_hand(planted):
+    columns = {
+        "round": [1, 2, 3, 4],
+        "val": [0.5, 0.7, 0.7, 0.6],
+        "test": [0.9, 0.4, 0.8, 0.8],
+        "clusters": [1, 4, 3, 2],
+        "ari": [0.0, 0.1, 0.2, 0.3],
+        "ari_affected": [None] * 4,
+        "seconds": [1.0, 2.0, 3.0, 6.0],
+        "bytes_up": [1, 2, 3, 4],
+        "bytes_down": [10, 20, 30, 40],
+    }
+    rows = [dict(zip(columns, values, strict=True)) for values in zip(*columns.values(), strict=True)]
+    summary = summarise("mine", Config(), planted, rows)
+    assert (summary["val_best"], summary["val_best_round"]) == (0.7, 2), "the first of equals"
+    assert (summary["test_best"], summary["test_best_round"]) == (0.9, 1)
+    assert summary["test_at_best_val"] == 0.4
+    assert (summary["clusters_last"], summary["clusters_max"]) == (2, 4)
+    assert summary["seconds_per_round"] == 3.0
+    assert (summary["bytes_up"], summary["bytes_down"]) == (10, 100)
+
+
+def test_clients_csv_names_clusters_by_id_and_concepts_by_name(planted):
+    state, _ = play(planted, hcfl.methods.build("fedem", clusters=2), 1)
+    members = torch.tensor([1, -1] + [0] * 10)
+    state = replace(state, server=replace(state.server, clusters=(5, 8), members=members))
+    federation = replace(planted, truth=replace(planted.truth, names=("a", "b", "c")))
+    header, first, second, third, *_ = client_rows(federation, state)
+    assert header[-2:] == ["weight_5", "weight_8"]
+    assert [row[3] for row in (first, second, third)] == [8, "", 5]
+    assert first[2] == "abc"[planted.truth.concept[0]]
+
+
+def test_an_event_names_the_clients_of_both_parts():
+    row = event_row(Split(2, 5, 8, (0, 1), (2,), "halve", 0.9, 0.2, 0.3), ["ann", "bob", "cat"])
+    assert row["members"] == {5: ["ann", "bob"], 8: ["cat"]}
+
+
+@pytest.mark.parametrize(
+    ("data", "words"),
+    [
+        (
+            {"partition": "lda", "alpha": 0.5, "alpha_reading": "total", "beta": 0.2, "concepts": 3},
+            "lda alpha=0.5 (total), 3 concepts beta=0.2 (plus-one)",
+        ),
+        (
+            {"partition": "classes", "classes_per_client": 2, "grouping": "random", "noise": "pair", "noise_rate": 0.1},
+            "2 classes per client (random), pair noise 0.1",
+        ),
+    ],
+)
+def test_a_partition_is_described_with_its_readings(data, words):
+    assert describe_partition(Config.parse({"data": data})) == words

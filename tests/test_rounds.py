@@ -10,6 +10,7 @@ from hcfl import rounds
 from hcfl.clusters import follow
 from hcfl.data import Federation
 from hcfl.engines import Sequential
+from hcfl.errors import InputError
 from hcfl.methods import METHODS, Method, build
 from hcfl.tiers import (
     Assigned,
@@ -24,6 +25,7 @@ from hcfl.tiers import (
     SplitAndRemove,
     UpdateCosine,
 )
+from hcfl.training import LocalSGD
 from helpers import blobs, play, same, setting, start
 
 
@@ -225,3 +227,23 @@ def test_a_proximal_term_keeps_clients_near_what_they_received(planted):
         state, _ = play(planted, method, 1)
         moved[proximal] = (state.server.ensemble.heads["weight"] - before.heads["weight"]).norm()
     assert moved[5.0] < 0.7 * moved[0.0]
+
+
+def test_pairs_without_a_shared_class_are_counted():
+    x, y = blobs()
+    federation = Federation.from_arrays(x, y, clients=8, classes_per_client=2)
+    _, records = play(federation, build("hcfl+(fedrc)"), 1)
+    # Two groups of four clients: 16 of 28 pairs.
+    assert records[0].without_shared_class == pytest.approx(16 / 28)
+
+
+def test_participants_come_in_the_order_of_their_ids(planted):
+    chosen = setting(planted, build("fedavg"), participation=0.5)
+    for number in range(1, 5):
+        drawn = rounds.sample_clients(chosen, number)
+        assert drawn == sorted(set(drawn))
+
+
+def test_training_that_diverges_says_so(planted):
+    with pytest.raises(InputError, match=r"training.lr = 1e\+30: training diverged in round 1"):
+        play(planted, build("fedavg"), 3, sgd=LocalSGD(lr=1e30))

@@ -10,11 +10,20 @@ from hcfl import server
 from hcfl.aggregation import Reports, aggregate, own_updates, weighted_mean, whole_updates
 from hcfl.clusters import Removal, Split
 from hcfl.ensemble import Ensemble
-from hcfl.methods import build
+from hcfl.methods import Method, build
 from hcfl.models import MODELS, Network
 from hcfl.server import apply
 from hcfl.state import Update
-from hcfl.tiers import Correlation, Decision, SplitDecision
+from hcfl.tiers import (
+    Conditional,
+    Correlation,
+    Decision,
+    Fixed,
+    SoftEM,
+    SplitAndRemove,
+    SplitDecision,
+    UpdateCosine,
+)
 
 RC = build("fedrc", clusters=1)
 NETWORK = Network(*MODELS["mlp"]((2,), 2))
@@ -202,25 +211,120 @@ def test_assigned_clients_have_a_cluster_before_they_ever_take_part():
     assert each.weights.tolist() == torch.eye(3).tolist()
 
 
-def test_clusters_of_the_start_stay_until_everybody_has_spoken():
-    method = build("hcfl+(fedrc)", clusters=2)
-    state = server.begin(method, ensemble([[0.0], [0.0]]), clients=2, classes=2)
-    counts = torch.ones(2, 2)
-    first = server.record(state, [update(0, 1, [[0.0], [0.0]], [0.9, 0.1], counts=counts)])
-    assert server._occupied(method, first).tolist() == [True, True]
-    both = server.record(first, [update(1, 1, [[0.0], [0.0]], [0.8, 0.2], counts=counts)])
-    assert server._occupied(method, both).tolist() == [True, False]
+def shown(method, state, updates):
+    """What tier 3 is shown at the end of a round."""
+    seen = []
+
+    class Watch(SplitAndRemove):
+        def decide(self, *what):
+            seen.extend(what)
+            return Decision()
+
+    server.conclude(replace(method, adaptation=Watch(0.3)), NETWORK, state, updates)
+    return seen
 
 
-def test_the_floor_of_the_counts_can_be_set():
-    method = replace(build("fedrc", clusters=1), formulation=Correlation(floor=1.0))
-    state = server.begin(method, ensemble([[0.0]]), clients=1, classes=2)
-    state = server.record(state, [update(0, 3, [[0.0]], [1.0], counts=torch.tensor([[3.0, 0.0]]))])
-    assert_close(server.shares(method, state, 2), torch.tensor([[0.75, 0.25]]))
+COSINE = Method("mine", Conditional(), SoftEM(), SplitAndRemove(0.3), UpdateCosine(), "split", 2)
 
 
-def test_a_client_that_joins_another_cluster_is_compared_by_what_it_trained():
+def test_tiers_are_shown_participants_by_id_with_their_own_weights_and_changes():
+    state = server.begin(COSINE, ensemble([[1.0], [2.0]]), clients=4, classes=2)
+    updates = [update(1, 1, [[4.0], [0.0]], [0.9, 0.1]), update(3, 1, [[0.0], [7.0]], [0.2, 0.8])]
+    participants, _, _ = shown(COSINE, state, updates)
+    assert participants.clients == (1, 3)
+    assert participants.members.tolist() == [0, 1]
+    assert participants.round == 1
+    assert_close(participants.weights, torch.tensor([0.9, 0.8]))
+    assert participants.updates.tolist() == [[3.0], [5.0]], "from what was sent, not from the new mean"
+
+
+def test_a_cluster_is_occupied_by_absent_clients_and_while_somebody_has_not_spoken():
+    state = server.begin(COSINE, ensemble([[1.0], [2.0]]), clients=2, classes=2)
+    first, second = update(0, 1, [[0.0], [0.0]], [0.9, 0.1]), update(1, 1, [[0.0], [0.0]], [0.1, 0.9])
+    assert shown(COSINE, state, [first])[2].tolist() == [True, True], "client 1 may still join either"
+    assert shown(COSINE, server.record(state, [first]), [second])[2].tolist() == [True, True], "client 0 is absent"
+    both = [first, replace(second, weights=torch.tensor([0.8, 0.2]))]
+    assert shown(COSINE, state, both)[2].tolist() == [True, False]
+
+
+def test_running_statistics_are_no_part_of_an_update():
+    network = Network(torch.nn.Sequential(torch.nn.Linear(1, 1), torch.nn.BatchNorm1d(1)), torch.nn.Linear(1, 1))
+
+    def model(weight, statistic):
+        return {"0.weight": torch.tensor([[weight]]), "1.running_mean": torch.tensor([[statistic]])}
+
+    received = Ensemble(model(1.0, 0.0), {"h": torch.tensor([[1.0]])}, "full")
+    trained = replace(update(0, 1, [[4.0]], [1.0]), extractors=model(1.5, 100.0))
+    found = own_updates(network, received, Reports.of([trained], received), torch.tensor([0]))
+    assert found.tolist() == [[3.0, 0.5]]
+
+
+def test_an_update_counts_from_the_model_that_training_started_from():
     received = ensemble([[1.0], [2.0]])
     joined = replace(update(0, 1, [[4.0]], [0.0, 1.0], columns=(1,)), started=(0,))
-    found = own_updates(NETWORK, received, Reports.of([joined], received), torch.tensor([1]))
-    assert found.tolist() == [[3.0]]
+    assert own_updates(NETWORK, received, Reports.of([joined], received), torch.tensor([1])).tolist() == [[3.0]]
+
+
+def test_a_split_of_hard_clusters_moves_the_second_part_and_nobody_else():
+    state = server.begin(build("hcfl+(fesem)"), ensemble([[0.0]]), clients=3, classes=2)
+    updates = [update(c, 1, [[float(c)]], [1.0]) for c in range(3)]
+    reports = Reports.of(updates, state.ensemble)
+    after = apply(server.record(state, updates), decide((0,), (1,), parent=0), True, reports, [0, 1, 2])
+    assert after.weights.tolist() == [[1.0, 0.0], [0.0, 1.0], [1.0, 0.0]]
+    assert after.changes[0].rule == "move"
+
+
+def test_in_the_full_topology_a_split_averages_whole_models():
+    received = ensemble([[9.0]], [[9.0]], "full")
+    state = server.begin(build("cfl"), received, clients=3, classes=2)
+    updates = [
+        update(0, 10, [[1.0]], [1.0], extractors=[[4.0]]),
+        update(1, 30, [[3.0]], [1.0], extractors=[[8.0]]),
+        update(2, 10, [[5.0]], [1.0], extractors=[[2.0]]),
+    ]
+    after = apply(
+        server.record(state, updates), decide((0, 1), (2,), parent=0), True, Reports.of(updates, received), [0, 1, 2]
+    )
+    assert after.ensemble.heads["h"].tolist() == [[2.5], [5.0]]
+    assert after.ensemble.extractors["e"].tolist() == [[7.0], [2.0]]
+
+
+def test_two_removals_in_one_round_take_the_clusters_that_were_named():
+    heads = [[0.0], [1.0], [2.0], [3.0]]
+    state = server.begin(build("hcfl+(fedrc)", clusters=4), ensemble(heads), clients=1, classes=2)
+    only = update(0, 1, heads, [0.1, 0.0, 0.6, 0.3], counts=torch.arange(8.0).view(4, 2))
+    after = apply(server.record(state, [only]), Decision(remove=(0, 2)), False, Reports.of([only], state.ensemble), [0])
+    assert after.clusters == (1, 3)
+    assert after.ensemble.heads["h"].tolist() == [[1.0], [3.0]]
+    assert after.counts[0].tolist() == [[2.0, 3.0], [6.0, 7.0]]
+    assert after.members.tolist() == [1], "its cluster is gone: the next best of those that stay"
+
+
+def test_a_round_weighs_the_shared_extractor_by_samples():
+    method = Method("mine", Conditional(), SoftEM(), Fixed(), None, "split", 1)
+    state = server.begin(method, ensemble([[0.0]]), clients=2, classes=2)
+    updates = [update(0, 30, [[1.0]], [1.0], extractors=[[4.0]]), update(1, 10, [[5.0]], [1.0], extractors=[[0.0]])]
+    after = server.conclude(method, NETWORK, state, updates)
+    assert after.ensemble.extractors["e"].tolist() == [[3.0]]
+    assert after.sizes.tolist() == [30.0, 10.0]
+
+
+def test_the_floor_of_class_shares_is_the_formulation_s_own():
+    method = Method("mine", Correlation(floor=1.0), SoftEM(), Fixed(), None, "full", 1)
+    state = server.begin(method, ensemble([[0.0]], topology="full"), clients=1, classes=2)
+    state = server.record(state, [update(0, 2, [[0.0]], [1.0], counts=torch.tensor([[0.0, 2.0]]))])
+    assert_close(server.shares(method, state, 2), torch.tensor([[1 / 3, 2 / 3]]))
+
+
+def test_a_split_places_both_parts_wherever_their_clients_were(four):
+    state, reports, clients = four
+    after = apply(state, decide((0, 1), (3,)), False, reports, clients)
+    assert after.members.tolist() == [1, 1, 0, 2, -1]
+
+
+def test_an_assigned_client_that_never_took_part_keeps_its_cluster_through_a_split():
+    state = server.begin(build("cfl"), ensemble([[0.0]], topology="full"), clients=3, classes=2)
+    updates = [update(c, 1, [[0.0]], [1.0]) for c in range(2)]
+    reports = Reports.of(updates, state.ensemble)
+    after = apply(server.record(state, updates), decide((0,), (1,), parent=0), True, reports, [0, 1])
+    assert after.weights[2].tolist() == [1.0, 0.0]

@@ -148,3 +148,35 @@ def test_the_proximal_term_by_hand():
     (moved,) = descend([{"w": torch.ones(1)}], lambda batch, p: (p["w"] ** 2).sum(), batches, sgd)
     first = 1 - 0.1 * 2
     assert moved["w"].item() == pytest.approx(first - 0.1 * (2 * first + 0.5 * (first - 1)))
+
+
+def test_a_batch_takes_its_own_rows_of_gamma(task):
+    network, extractor, heads, data, gamma, _ = task
+    batch, everything = torch.tensor([7, 2, 9]), [torch.arange(3)]
+    few = LocalData(data.inputs[batch], data.labels[batch], 3)
+    features = network.embed(extractor, data.inputs).detach()
+    for name, tensor in train_heads(network, heads, features, data.labels, gamma, [batch], SGD).items():
+        expected = train_heads(network, heads, features[batch], few.labels, gamma[batch], everything, SGD)
+        assert_close(tensor, expected[name])
+    for name, tensor in train_extractor(network, extractor, heads, data, gamma, [batch], SGD).items():
+        assert_close(tensor, train_extractor(network, extractor, heads, few, gamma[batch], everything, SGD)[name])
+    head, column = rows(heads, [0]), gamma[:, :1]
+    for name, tensor in train_model(network, extractor, head, data, column, [batch], SGD)[0].items():
+        assert_close(tensor, train_model(network, extractor, head, few, column[batch], everything, SGD)[0][name])
+
+
+def test_every_epoch_is_shuffled_anew():
+    one, two, three = batch_indices(20, LocalSGD(batch=20, epochs=3), torch.Generator().manual_seed(0))
+    assert not torch.equal(one, two)
+    assert not torch.equal(two, three)
+
+
+def test_running_statistics_move_when_a_full_model_is_trained():
+    extractor = nn.Sequential(nn.Linear(5, 6), nn.BatchNorm1d(6))
+    network = Network(extractor, nn.Linear(6, 3))
+    data = LocalData(torch.randn(10, 5) + 3, torch.randint(0, 3, (10,)), 3)
+    head = stack([parameters_of(network.head)])
+    start = parameters_of(extractor)
+    trained, _ = train_model(network, start, head, data, torch.ones(10, 1), [torch.arange(10)], SGD)
+    assert not torch.equal(trained["1.running_mean"], start["1.running_mean"])
+    assert trained["1.num_batches_tracked"] == 1

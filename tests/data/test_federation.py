@@ -162,3 +162,60 @@ def test_a_client_of_one_sample_trains_on_it_and_holds_nothing_out():
     x, y = blobs(per_class=2)
     federation = Federation.from_arrays(x, y, client=np.arange(len(y)))
     assert all(len(train) == 1 and len(val) == 0 for train, val in zip(federation.train, federation.val, strict=True))
+
+
+def test_every_client_has_noise_of_its_own():
+    x, y = blobs(per_class=500)
+    clean = Federation.from_arrays(x, y, clients=5, partition="iid", seed=0)
+    noisy = Federation.from_arrays(x, y, clients=5, partition="iid", noise="pair", noise_rate=0.25, seed=0)
+    parts = [torch.cat([train, val]) for train, val in zip(clean.train, clean.val, strict=True)]
+    assert len({int((clean.y[rows] != noisy.y[rows]).sum()) for rows in parts}) > 1
+
+
+def test_noise_flips_the_labels_that_the_client_sees():
+    x, y = blobs()
+    settings = {"clients": 6, "partition": "iid", "beta": 0.5, "seed": 0}
+    clean = Federation.from_arrays(x, y, **settings)
+    noisy = Federation.from_arrays(x, y, noise="pair", noise_rate=1.0, **settings)
+    rows = torch.cat(clean.train)
+    assert torch.equal(noisy.y[rows], (clean.y[rows] + 1) % 4)
+
+
+def test_a_few_relabelled_samples_do_not_make_a_client_affected():
+    x, y = blobs(classes=20, per_class=30)
+    # Two of twenty classes are swapped: a tenth of everybody's samples.
+    federation = Federation.from_arrays(x, y, clients=3, partition="iid", beta=0.05, concepts=2)
+    assert federation.truth.concepts == 2
+    assert not federation.truth.affected.any()
+
+
+def test_newcomers_of_a_natural_federation_hold_the_samples_of_their_concept():
+    x, y, extra = natural()
+    concept = np.where(extra["client"] == "west", "b", "a")
+    test = np.arange(len(y)) % 5 == 0
+    federation = Federation.from_arrays(x, y, **extra, concept=concept, test=test)
+    for newcomer, name in zip(federation.newcomers, "ab", strict=True):
+        for rows, seen in ((newcomer.fit_rows, newcomer.fit_labels), (newcomer.score_rows, newcomer.score_labels)):
+            assert set(concept[test][rows.numpy()].tolist()) == {name}
+            assert seen.tolist() == y[test][rows.numpy()].tolist()
+
+
+@pytest.mark.parametrize(("samples", "sizes"), [(1, []), (2, [(1, 1)]), (4, [(3, 1)]), (20, [(18, 2)])])
+def test_a_small_test_set_still_measures_something(samples, sizes):
+    x, y, extra = natural()
+    federation = Federation.from_arrays(x, y, **extra, test=np.arange(len(y)) < samples)
+    assert [(len(n.fit_rows), len(n.score_rows)) for n in federation.newcomers] == sizes
+
+
+def test_a_test_set_that_is_given_is_the_test_set():
+    x, y = blobs()
+    test = np.arange(len(y)) % 7 == 0
+    federation = Federation.from_arrays(x, y, clients=4, test=test)
+    assert torch.equal(federation.test_x, torch.from_numpy(x[test]))
+    assert not set(torch.cat(federation.train).tolist()) & set(np.flatnonzero(test).tolist())
+
+
+def test_defaults_of_a_partition_by_classes():
+    two, three = (build(DataConfig(classes_per_client=number), seed=0).settings for number in (2, 3))
+    assert (two.partition, two.grouping, two.beta) == ("classes", "grouped", 0.0)
+    assert three.grouping == "random"

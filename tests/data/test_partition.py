@@ -97,3 +97,37 @@ def test_holdout_is_stratified():
     stay, aside = holdout(y, 0.2, generator())
     assert np.bincount(y[aside]).tolist() == [10, 4]
     assert sorted([*stay, *aside]) == list(range(70))
+
+
+@pytest.mark.parametrize("reading", ["total", "per-class"])
+def test_lda_draws_classes_by_how_many_samples_are_left(reading):
+    y = np.repeat([0, 1], [900, 100])
+    shares = mixes(lda(y, 10, 1e6, reading, generator()), y)[:, 0]
+    assert shares == pytest.approx(np.full(10, 0.9), abs=0.12)
+
+
+@pytest.mark.parametrize(
+    "deal",
+    [
+        lambda y, draw: iid(y, 4, draw),
+        lambda y, draw: lda(y, 4, 1.0, "total", draw),
+        lambda y, draw: classes_per_client(y, 4, 1, "grouped", draw),
+        lambda y, draw: holdout(y, 0.25, draw)[::-1],
+    ],
+    ids=["iid", "lda", "classes", "holdout"],
+)
+def test_which_samples_of_a_class_a_client_gets_is_random(deal):
+    first = np.sort(deal(labels(1, 100), generator())[0])
+    assert len(first) == 25
+    assert first[-1] - first[0] > 40, "not a run of neighbours"
+
+
+def test_groups_are_drawn_at_random_and_dealt_to_clients_at_random():
+    y = labels(10, 30)
+    groups, neighbours = set(), set()
+    for seed in range(8):
+        held = [frozenset(y[part].tolist()) for part in classes_per_client(y, 10, 2, "grouped", generator(seed))]
+        groups |= set(held)
+        neighbours.add(held[0] == held[5])
+    assert len(groups) > 5
+    assert False in neighbours

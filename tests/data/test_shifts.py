@@ -54,3 +54,8 @@ def test_noise_has_its_rate_and_its_direction(noise):
 def test_no_noise_changes_nothing():
     labels = np.arange(5)
     assert flip(labels, 5, "symmetric", 0.0, np.random.default_rng(0)).tolist() == labels.tolist()
+
+
+def test_the_floor_is_of_the_rounded_product():
+    # 100·0.29 is 28.999999999999996
+    assert (concept_maps(100, 0.29, 2, "literal")[1] != np.arange(100)).sum() == 29

@@ -184,3 +184,30 @@ def test_icfl_cannot_tell_two_opposite_groups_from_one():
 
 def test_two_means_cut_at_the_gap():
     assert two_means_halves(torch.tensor([[0.0], [5.0], [0.1], [5.1], [0.2]])) == [False, True, False, True, False]
+
+
+def test_a_cluster_splits_also_when_the_threshold_is_met_exactly():
+    # max − mean = 1/2 − 1/4
+    distance = torch.tensor([[0.0, 0.5], [0.5, 0.0]])
+    assert len(SplitAndRemove(0.25).decide(seen([3, 8], [0, 0]), distance, ALL).splits) == 1
+
+
+def test_the_largest_distance_decides_not_the_largest_margin():
+    # Cluster 0: max .8, mean .4. Cluster 1: max .7, mean .2625, so its margin is larger.
+    distance = torch.zeros(6, 6)
+    distance[:2, :2] = blocks([1, 1], 0.0, 0.8)
+    distance[2:, 2:] = blocks([1, 3], 0.0, 0.7)
+    (split,) = SplitAndRemove(0.1).decide(seen(range(6), [0] * 2 + [1] * 4), distance, torch.tensor([True] * 2)).splits
+    assert split.parent == 0
+
+
+def test_scwu_says_whether_weights_are_halved():
+    distance, clients = torch.tensor([[0.0, 0.8], [0.8, 0.0]]), seen([3, 8], [0, 0])
+    assert SplitAndRemove(0.1).decide(clients, distance, ALL).splits[0].halve
+    assert not SplitAndRemove(0.1, scwu=False).decide(clients, distance, ALL).splits[0].halve
+
+
+def test_the_linkage_is_complete():
+    # 0-2 merge first (.2). By their farthest members 3 is nearer to them (.7) than 1 is (.8).
+    distance = torch.tensor([[0.0, 0.8, 0.2, 0.6], [0.8, 0.0, 0.4, 0.9], [0.2, 0.4, 0.0, 0.7], [0.6, 0.9, 0.7, 0.0]])
+    assert complete_linkage_halves(distance) == [False, True, False, False]

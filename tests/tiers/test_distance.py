@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from torch.testing import assert_close
 
 from hcfl.tiers import Participants, PrototypeDistance, Prototypes, UpdateCosine
-from hcfl.tiers.distance import class_distance, mean_feature_distance, prototypes, without_shared_class
+from hcfl.tiers.distance import class_distance, cosine_distance, mean_feature_distance, prototypes, without_shared_class
 
 HALF = math.sqrt(0.5)
 
@@ -98,3 +98,19 @@ def test_distances_are_symmetric_and_zero_on_the_diagonal(clients, classes, seed
     assert_close(distance, distance.T)
     assert (distance.diagonal() == 0).all()
     assert (distance >= 0).all()
+
+
+def test_update_cosine_is_weighed_too():
+    updates = torch.tensor([[1.0, 0.0], [-2.0, 0.0], [0.0, 3.0]])
+    distance = UpdateCosine().between(participants(weights=(0.5, 0.8, 1.0), updates=updates))
+    assert_close(distance, torch.tensor([[0.0, 0.8, 0.5], [0.8, 0.0, 0.8], [0.5, 0.8, 0.0]]))
+
+
+def test_over_classes_reaches_the_class_distance():
+    found = PrototypeDistance("CSCP", over_classes="mean").between(participants(prototypes=THREE))
+    assert_close(found, class_distance(THREE, "mean"))
+
+
+def test_rounding_never_makes_a_distance_negative():
+    rows = torch.randn(200, 7, generator=torch.Generator().manual_seed(0)).repeat(2, 1)
+    assert (cosine_distance(rows) >= 0).all()
