@@ -245,5 +245,5 @@ def test_participants_come_in_the_order_of_their_ids(planted):
 
 
 def test_training_that_diverges_says_so(planted):
-    with pytest.raises(InputError, match=r"training.lr = 1e\+30: training diverged in round 1"):
+    with pytest.raises(InputError, match=r"training.lr = 1e\+30: training diverged in round 2"):
         play(planted, build("fedavg"), 3, sgd=LocalSGD(lr=1e30))
