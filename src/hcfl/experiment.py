@@ -160,10 +160,10 @@ def model_builder(name: str) -> Builder:
     if ":" not in name:
         names = ", ".join(MODELS)
         raise InputError(f"model.name = {name!r}: must be auto, {names}, or FILE.py:FUNCTION that builds one")
-    builder = plugins.load("model.name", name)
+    builder: Builder = plugins.load("model.name", name)
     if not callable(builder):
         raise InputError(f"model.name = {name!r}: is not a function of (input shape, classes)")
-    return builder  # type: ignore[no-any-return]
+    return builder
 
 
 @contextmanager

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Any, Literal
 from zipfile import ZipFile
 
 import numpy as np
@@ -106,13 +106,16 @@ def _as_text(values: NDArray[Any]) -> NDArray[Any]:
     return values
 
 
+AXES: dict[Kind, tuple[int, ...]] = {"vector": (2,), "series": (3,), "image": (3, 4)}
+"""How many axes x may have, samples included."""
+
+
 def _kind(name: str, x: NDArray[Any], asked: str) -> Kind:
-    allowed: dict[str, tuple[int, ...]] = {"vector": (2,), "series": (3,), "image": (3, 4)}
-    if asked != "auto":
-        assert asked in get_args(Kind)
-        if x.ndim not in allowed[asked]:
-            raise InputError(f"data.kind = {asked}: {name} has x of shape {x.shape}, which is not that")
-        return asked  # type: ignore[return-value]
+    for kind, axes in AXES.items():
+        if kind == asked:
+            if x.ndim not in axes:
+                raise InputError(f"data.kind = {asked}: {name} has x of shape {x.shape}, which is not that")
+            return kind
     if x.ndim == 2:
         return "vector"
     # (N,H,W) and (N,T,D) look alike: pixels are bytes, or square.
