@@ -12,6 +12,7 @@ from hcfl.data import Federation
 from hcfl.engines import Sequential
 from hcfl.errors import InputError
 from hcfl.methods import METHODS, Method, build
+from hcfl.state import Update
 from hcfl.tiers import (
     Assigned,
     Conditional,
@@ -247,3 +248,13 @@ def test_participants_come_in_the_order_of_their_ids(planted):
 def test_training_that_diverges_says_so(planted):
     with pytest.raises(InputError, match=r"training.lr = 1e\+30: training diverged in round 2"):
         play(planted, build("fedavg"), 3, sgd=LocalSGD(lr=1e30))
+
+
+@pytest.mark.parametrize("part", ["objective", "weights", "heads", "extractors"])
+def test_an_update_is_finite_only_when_all_of_it_is(part):
+    one = {"w": torch.ones(1, 2)}
+    update = Update(0, 1, (0,), (0,), extractors=one, heads=one, weights=torch.ones(1), objective=-1.0)
+    assert rounds.is_finite(update)
+    model = {"w": torch.tensor([[1.0, torch.inf]])}
+    bad = {"objective": float("nan"), "weights": torch.tensor([torch.nan]), "heads": model, "extractors": model}
+    assert not rounds.is_finite(replace(update, **{part: bad[part]}))

@@ -328,3 +328,15 @@ def test_an_assigned_client_that_never_took_part_keeps_its_cluster_through_a_spl
     reports = Reports.of(updates, state.ensemble)
     after = apply(server.record(state, updates), decide((0,), (1,), parent=0), True, reports, [0, 1])
     assert after.weights[2].tolist() == [1.0, 0.0]
+
+
+def test_running_statistics_are_no_part_of_a_whole_update():
+    network = Network(torch.nn.Sequential(torch.nn.Linear(1, 1), torch.nn.BatchNorm1d(1)), torch.nn.Linear(1, 1))
+
+    def model(weight, statistic):
+        return {"0.weight": torch.tensor([[weight]]), "1.running_mean": torch.tensor([[statistic]])}
+
+    received = Ensemble(model(1.0, 0.0), {"h": torch.tensor([[1.0]])}, "split")
+    trained = replace(update(0, 1, [[4.0]], [1.0]), extractors=model(1.5, 100.0))
+    found = whole_updates(network, received, Reports.of([trained], received), torch.tensor([0]))
+    assert found.tolist() == [[3.0, 0.5]]

@@ -137,3 +137,9 @@ def test_assigned_clients_stay_where_they_are_and_choose_by_loss_only_when_nobod
     assert gamma.tolist() == [[0.0, 1.0]] * 2
     chooses, _ = Assigned().e_step(Weights(torch.tensor([0.5, 0.5])), LOG_L)
     assert chooses.client.tolist() == [1.0, 0.0]
+
+
+@pytest.mark.parametrize("weighting", [Assigned(), HardByParameters()])
+def test_a_client_that_has_no_cluster_takes_the_lowest_loss_not_the_first_column(weighting):
+    placed, _ = weighting.e_step(Weights(torch.tensor([0.5, 0.5])), LOG_L.flip(1))
+    assert placed.client.tolist() == [0.0, 1.0]
