@@ -91,6 +91,7 @@ def test_bytes_down_by_hand():
         "heads": 2 * 4 * 2 * head,
         "class_shares": 2 * 4 * 2 * 3,
         "changes": 0,
+        "weights": 1 * 4 * 2,
     }
     assert bytes_down(message, build("fedem"), [None])["class_shares"] == 0
 

@@ -143,7 +143,10 @@ CHANGE_BYTES = 16
 
 
 def bytes_down(broadcast: Broadcast, method: Method, states: Sequence[ClientState | None]) -> dict[str, int]:
-    """Return what the server sends to all participants, by part; clients get the changes since they last took part."""
+    """Return what the server sends to all participants, by part.
+
+    Clients get the changes since they last took part; those who never did, the weights that they start from.
+    """
     news = [sum(change.round >= state.round for change in broadcast.changes) for state in states if state is not None]
     each = len(states)
     return {
@@ -151,6 +154,7 @@ def bytes_down(broadcast: Broadcast, method: Method, states: Sequence[ClientStat
         "heads": each * _size(broadcast.ensemble.heads),
         "class_shares": each * _bytes(broadcast.class_shares) if method.formulation.uses_class_shares else 0,
         "changes": CHANGE_BYTES * sum(news),
+        "weights": _bytes(broadcast.weights[0]) * (each - len(news)),
     }
 
 

@@ -123,7 +123,7 @@ def with_local_steps(config: Config, federation: Federation) -> Config:
 
 
 SMALL_STEP = 1_000_000
-"""Parameters × batch: below this, a second thread costs more than it brings."""
+"""Parameters × batch: a rough line below which steps are too short to share between threads."""
 
 
 def with_threads(config: Config, network: Network) -> Config:
