@@ -1,7 +1,7 @@
 """A checkpoint holds all of a run's state, and nothing that could run code."""
 
 import json
-from dataclasses import replace
+from dataclasses import asdict, replace
 
 import pytest
 import torch
@@ -10,6 +10,20 @@ from hcfl import checkpoint, rounds
 from hcfl.errors import InputError
 from hcfl.methods import METHODS, build
 from helpers import play, same, setting
+
+
+def same_ensemble(one, two):
+    assert (one is None) == (two is None)
+    if one is not None:
+        same(one.heads, two.heads)
+        same(one.extractors, two.extractors)
+
+
+def same_weights(one, two):
+    for part in ("client", "sample", "components"):
+        mine, theirs = getattr(one, part), getattr(two, part)
+        assert (mine is None) == (theirs is None)
+        assert mine is None or torch.equal(mine, theirs)
 
 
 @pytest.mark.parametrize("name", METHODS)
@@ -31,13 +45,22 @@ def test_what_is_saved_is_what_is_loaded(planted, name, tmp_path):
         other = loaded.clients[client]
         assert (other.round, other.clusters) == (own.round, own.clusters)
         assert torch.equal(other.weights.client, own.weights.client)
-        assert (other.weights.sample is None) == (own.weights.sample is None)
-    assert torch.equal(loaded.newcomers, state.newcomers)
+        same_weights(other.weights, own.weights)
+        same_ensemble(other.own, own.own)
+    for field in ("anchor", "common"):
+        same_ensemble(getattr(loaded.server, field), getattr(state.server, field))
+    same(loaded.server.signatures, state.server.signatures)
+    assert (loaded.server.gaussians is None) == (state.server.gaussians is None)
+    if state.server.gaussians is not None:
+        same(asdict(loaded.server.gaussians), asdict(state.server.gaussians))
+    for mine, theirs in zip(loaded.newcomers, state.newcomers, strict=True):
+        same_weights(mine, theirs)
     assert torch.equal(scaling.mean, planted.scaling.mean)
 
 
-def test_playing_on_from_a_checkpoint_equals_never_having_stopped(planted, tmp_path):
-    method = build("hcfl+(fedrc)")
+@pytest.mark.parametrize("name", ["hcfl+(fedrc)", "fedsoft", "fedgmm", "stocfl", "fedgroup"])
+def test_playing_on_from_a_checkpoint_equals_never_having_stopped(planted, tmp_path, name):
+    method = build(name)
     whole, records = play(planted, method, 8, participation=0.6)
     half, _ = play(planted, method, 4, participation=0.6)
     checkpoint.save(tmp_path, half, planted.scaling)
@@ -53,7 +76,7 @@ def test_another_format_is_refused(planted, tmp_path):
     checkpoint.save(tmp_path, state, planted.scaling)
     path = tmp_path / checkpoint.VALUES
     path.write_text(json.dumps({**json.loads(path.read_text()), "format": 99}))
-    with pytest.raises(InputError, match="has format 99, this version reads 1"):
+    with pytest.raises(InputError, match="has format 99, this version reads 2"):
         checkpoint.load(tmp_path)
     with pytest.raises(InputError, match="cannot be read"):
         checkpoint.load(tmp_path / "nothing")
@@ -68,7 +91,7 @@ def test_a_damaged_checkpoint_is_refused(planted, tmp_path, name):
         (tmp_path / name).write_bytes(whole[:length])
         with pytest.raises(InputError, match="is damaged"):
             checkpoint.load(tmp_path)
-    (tmp_path / checkpoint.VALUES).write_text('{"format": 1}')
+    (tmp_path / checkpoint.VALUES).write_text('{"format": 2}')
     with pytest.raises(InputError, match="is damaged"):
         checkpoint.load(tmp_path)
 

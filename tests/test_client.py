@@ -39,7 +39,7 @@ def test_soft_clients_train_every_head_and_report_what_the_method_needs():
     update, state = take_part(method, network, SGD, data(), broadcast, 7, None, seed=0)
     assert update.client == 7
     assert update.samples == 20
-    assert update.columns == (0, 1, 2)
+    assert update.mass.tolist() == update.started.tolist() == torch.eye(3).tolist()
     assert len(update.heads["weight"]) == 3
     assert len(update.extractors["1.weight"]) == 1
     assert update.counts.shape == (3, 3)
@@ -61,7 +61,7 @@ def test_methods_send_nothing_that_they_do_not_need():
 def test_hard_clients_train_only_their_own_model():
     method, network, broadcast = message("ifca", 3)
     update, _ = take_part(method, network, SGD, data(), broadcast, 0, None, seed=0)
-    assert update.columns == (int(update.weights.argmax()),)
+    assert update.mass.tolist() == update.started.tolist() == [update.weights.tolist()]
     assert len(update.heads["weight"]) == len(update.extractors["1.weight"]) == 1
 
 
@@ -71,7 +71,7 @@ def test_fesem_joins_the_nearest_model_after_training():
     # The client trains cluster 0; a copy of where it will end is planted as cluster 1.
     state = ClientState(0, (0, 1), Weights(torch.tensor([1.0, 0.0])))
     trained, _ = take_part(method, network, SGD, data(), broadcast, 0, state, seed=0)
-    assert trained.columns == (0,)
+    assert trained.mass.tolist() == [[1.0, 0.0]]
     for name in heads:
         heads[name][1] = trained.heads[name][0]
     extractors = {
@@ -80,7 +80,8 @@ def test_fesem_joins_the_nearest_model_after_training():
     }
     planted = replace(broadcast, ensemble=Ensemble(extractors, heads, "full"))
     update, after = take_part(method, network, SGD, data(), planted, 0, state, seed=0)
-    assert update.columns == (1,)
+    assert update.started.tolist() == [[1.0, 0.0]]
+    assert update.mass.tolist() == [[0.0, 1.0]]
     assert after.weights.client.tolist() == [0.0, 1.0]
     assert_close(update.heads["weight"], trained.heads["weight"], msg="the trained model goes to the cluster it joins")
 
@@ -172,7 +173,7 @@ def with_statistics(shape, classes):
 @pytest.mark.parametrize("topology", ["split", "full"])
 def test_the_e_step_runs_in_evaluation_mode(topology):
     _, _, broadcast = message("fedem", 1)
-    method = Method("mine", Conditional(), SoftEM(), Fixed(), None, topology, 1)
+    method = Method(Conditional(), SoftEM(), Fixed(), None, topology, 1, name="mine")
     network, ensemble = initialise(with_statistics, (4,), 3, topology, 1, seed=0)
     mine = data()
     update, _ = take_part(method, network, SGD, mine, replace(broadcast, ensemble=ensemble), 7, None, seed=0)
@@ -199,7 +200,7 @@ def test_batches_are_the_round_s_own():
 
 def test_dropout_is_seeded_and_the_round_s_and_the_client_s_own():
     _, _, broadcast = message("fedem", 1)
-    method = Method("mine", Conditional(), SoftEM(), Fixed(), None, "split", 1)
+    method = Method(Conditional(), SoftEM(), Fixed(), None, "split", 1, name="mine")
 
     def dropping(shape, classes):
         return torch.nn.Sequential(torch.nn.Linear(*shape, 5), torch.nn.Dropout(0.5)), torch.nn.Linear(5, classes)
@@ -224,7 +225,7 @@ def test_a_hard_client_trains_its_own_model_with_all_of_its_weight(name):
     state = ClientState(0, (0, 1), Weights(torch.tensor([0.0, 1.0])))
     sgd = LocalSGD(lr=0.1, weight_decay=0.0)
     update, _ = take_part(method, network, sgd, data(), broadcast, 7, state, seed=0)
-    assert update.started == (1,)
+    assert update.started.tolist() == [[0.0, 1.0]]
     assert (update.heads["weight"][0] - broadcast.ensemble.heads["weight"][1]).norm() > 0.01
 
 

@@ -1,11 +1,27 @@
 """How weights follow splits and removals (spec §4, steps 4 and 5)."""
 
+from functools import reduce
+
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from torch.testing import assert_close
 
-from hcfl.clusters import FIRST, OUTSIDE, SECOND, Removal, Split, follow, remove_weights, split_weights
+from hcfl.clusters import (
+    FIRST,
+    OUTSIDE,
+    SECOND,
+    Merge,
+    Move,
+    Removal,
+    Split,
+    clusters_after,
+    follow,
+    merge_weights,
+    remove_weights,
+    split_weights,
+)
+from hcfl.tiers import Weights
 
 WEIGHTS = torch.tensor([[0.6, 0.4], [0.6, 0.4], [0.2, 0.8]])
 PARTS = torch.tensor([FIRST, SECOND, OUTSIDE])
@@ -49,32 +65,67 @@ def test_a_client_that_missed_rounds_catches_up_by_ids():
         Removal(round=2, cluster=1),
         split(round_=3, parent=2, child=3, first=(9,), second=(5,)),
     ]
-    weights, clusters = follow(torch.tensor([[0.6, 0.4]]), (0, 1), changes, client=5)
+    weights = follow(Weights(torch.tensor([0.6, 0.4])), (0, 1), changes, client=5)
     # (.3, .4, .3) → without cluster 1: (.5, .5) → cluster 2 halved: (.5, .25, .25)
-    assert clusters == (0, 2, 3)
-    assert_close(weights, torch.tensor([[0.5, 0.25, 0.25]]))
+    assert reduce(clusters_after, changes, (0, 1)) == (0, 2, 3)
+    assert_close(weights.client, torch.tensor([0.5, 0.25, 0.25]))
 
 
 def test_hard_clients_follow_their_own_part():
     moved = split(first=(5,), second=(9,), rule="move")
-    one = torch.tensor([[1.0, 0.0]])
+    one = Weights(torch.tensor([1.0, 0.0]))
     for client, expected in ((5, [1.0, 0.0, 0.0]), (9, [0.0, 0.0, 1.0]), (6, [1.0, 0.0, 0.0]), (None, [1.0, 0.0, 0.0])):
-        assert follow(one, (0, 1), [moved], client)[0][0].tolist() == expected
+        assert follow(one, (0, 1), [moved], client).client.tolist() == expected
 
 
-@given(st.lists(st.tuples(st.booleans(), st.integers(0, 10)), max_size=8), st.integers(0, 10**6))
+def test_a_merge_adds_up_and_drops_the_column():
+    weights = torch.tensor([[0.5, 0.2, 0.3], [0.0, 0.0, 1.0]])
+    assert_close(merge_weights(weights, into=0, gone=2), torch.tensor([[0.8, 0.2], [1.0, 0.0]]))
+    assert_close(merge_weights(weights, into=2, gone=0), torch.tensor([[0.2, 0.8], [0.0, 1.0]]))
+
+
+def test_a_move_puts_all_weight_of_those_it_names_into_their_new_cluster():
+    move = Move(1, clients=(5, 9), to=(7, 4))
+    before = Weights(torch.tensor([0.5, 0.2, 0.3]), torch.full((2, 3), 1 / 3))
+    after = follow(before, (4, 7, 8), [move], client=5)
+    assert after.client.tolist() == [0.0, 1.0, 0.0]
+    assert after.sample.tolist() == [[0.0, 1.0, 0.0]] * 2
+    assert follow(before, (4, 7, 8), [move], client=6).client.tolist() == before.client.tolist()
+    assert follow(before, (4, 7, 8), [move], client=None).client.tolist() == before.client.tolist()
+
+
+def test_a_new_cluster_mixes_gaussians_like_its_parent_and_one_that_is_gone_is_forgotten():
+    components = torch.tensor([[0.9, 0.1], [0.2, 0.8]])
+    changes = [split(parent=1, child=2), Merge(1, into=2, gone=0, distance=0.1, threshold=0.9)]
+    after = follow(Weights(torch.tensor([0.5, 0.5]), components=components), (0, 1), changes, client=None)
+    assert_close(after.components, torch.tensor([[0.2, 0.8], [0.2, 0.8]]))
+
+
+HISTORY = st.lists(st.tuples(st.sampled_from(["split", "remove", "merge", "move"]), st.integers(0, 10)), max_size=8)
+
+
+@given(HISTORY, st.integers(0, 10**6))
 def test_weights_stay_distributions_through_any_history(history, seed):
-    weights = torch.rand(5, 3, generator=torch.Generator().manual_seed(seed)).softmax(dim=1)
+    generator = torch.Generator().manual_seed(seed)
+    table = torch.rand(6, 3, generator=generator).softmax(dim=1)
+    before = Weights(table[0], table[1:], torch.rand(3, 4, generator=generator).softmax(dim=1))
     clusters, born, changes = (0, 1, 2), 3, []
-    for is_split, choice in history:
+    for kind, choice in history:
         cluster = clusters[choice % len(clusters)]
-        if is_split:
+        other = clusters[(choice + 1) % len(clusters)]
+        if kind == "split":
             changes.append(split(parent=cluster, child=born))
-            clusters, born = (*clusters, born), born + 1
+            born += 1
+        elif kind == "move":
+            changes.append(Move(1, (0,), (cluster,)))
         elif len(clusters) > 1:
-            changes.append(Removal(1, cluster))
-            clusters = tuple(k for k in clusters if k != cluster)
-    weights, found = follow(weights, (0, 1, 2), changes, client=0)
-    assert found == clusters
-    assert weights.shape == (5, len(clusters))
-    assert_close(weights.sum(dim=1), torch.ones(5))
+            changes.append(Removal(1, cluster) if kind == "remove" else Merge(1, other, cluster, 0.0, 1.0))
+        else:
+            continue
+        clusters = clusters_after(clusters, changes[-1])
+    after = follow(before, (0, 1, 2), changes, client=0)
+    assert after.client.shape == (len(clusters),)
+    assert after.sample.shape == (5, len(clusters))
+    assert after.components.shape == (len(clusters), 4)
+    for rows in (after.client[None], after.sample, after.components):
+        assert_close(rows.sum(dim=1), torch.ones(len(rows)))

@@ -1,16 +1,23 @@
 """Composition by name: every pair of choices runs or is refused with its reason; a user's own tier plugs in."""
 
-import itertools
+from dataclasses import replace
+from itertools import combinations
+from pathlib import Path
 
 import pytest
+import torch
+from torch.testing import assert_close
 
 import hcfl
 from hcfl import Federation, InputError, Method, compose
 from hcfl.cli import main
+from hcfl.compositions import PART, page, pairs
 from hcfl.methods import build
 from hcfl.tiers import (
     Correlation,
     Fixed,
+    HierarchicalOnce,
+    MergeSimilar,
     PrototypeDistance,
     SampleWiseEM,
     SplitAndRemove,
@@ -29,8 +36,9 @@ def test_a_choice_is_written_like_a_call():
 
 
 def test_every_choice_has_a_name():
-    assert compose.names("adaptation") == ["fixed", "split-and-remove", "split-when-stationary", "split-by-spectrum"]
-    assert compose.names("distance") == ["prototype-distance", "update-cosine"]
+    assert compose.names("formulation") == ["conditional", "correlation", "joint"]
+    assert compose.names("adaptation")[:3] == ["fixed", "split-and-remove", "split-when-stationary"]
+    assert compose.names("local") == ["cluster-models", "own-model"]
 
 
 @pytest.mark.parametrize(
@@ -63,53 +71,54 @@ def test_overriding_a_named_method_says_so_in_its_name():
         compose.override(build("hcfl+(fedrc)"), distance="none")
 
 
-FORMULATIONS = ["conditional", "correlation"]
-WEIGHTINGS = ["single", "assigned", "hard-by-loss", "hard-by-parameters", "soft-em", "sample-wise-em(mu=0.4)"]
-ADAPTATIONS = {
-    "fixed": Fixed(),
-    "split-and-remove": SplitAndRemove(0.05),
-    "split-when-stationary": SplitWhenStationary(10.0, 0.01),
-    "split-by-spectrum": SplitBySpectrum(0.98, from_start=True),
-}
-DISTANCES = {
-    None: None,
-    "prototypes": PrototypeDistance("ASCP"),
-    "own updates": UpdateCosine(),
-    "whole updates": UpdateCosine(of="whole updates"),
-}
-
-
 @pytest.fixture(scope="module")
 def tiny() -> Federation:
     x, y = blobs(classes=3, per_class=24, features=4)
     return Federation.from_arrays(x, y, clients=6, partition="iid", beta=0.9, seed=1)
 
 
-@pytest.mark.parametrize("topology", ["split", "full"])
-@pytest.mark.parametrize("weighting", WEIGHTINGS)
-def test_every_composition_runs_two_rounds_or_is_refused_with_its_reason(tiny, weighting, topology):
-    ran, reasons = 0, []
-    for formulation, adaptation, distance in itertools.product(FORMULATIONS, ADAPTATIONS, DISTANCES):
-        choices = (
-            compose.parse("formulation", formulation),
-            compose.parse("weighting", weighting),
-            ADAPTATIONS[adaptation],
-            DISTANCES[distance],
-            topology,
-            1,
-        )
-        try:
-            method = Method("mine", *choices)
-        except InputError as error:
-            reasons.append(str(error))
+EAGER = {
+    SplitAndRemove: SplitAndRemove(0.05),
+    SplitWhenStationary: SplitWhenStationary(10.0, 0.01),
+    SplitBySpectrum: SplitBySpectrum(0.98, from_start=True),
+    MergeSimilar: MergeSimilar(-1.0),
+    HierarchicalOnce: HierarchicalOnce(1e-6),
+}
+"""Settings with which something happens in two rounds."""
+
+
+@pytest.mark.parametrize("parts", list(combinations(PART, 2)), ids=" × ".join)
+def test_every_pair_of_choices_runs_two_rounds_or_is_refused_with_its_reason(tiny, parts):
+    changes = 0
+    for pair in pairs():
+        if pair.parts != parts:
             continue
-        _, records = play(tiny, method, 2, participation=0.9)
+        if pair.method is None:
+            assert pair.reason
+            continue
+        adaptation = EAGER.get(type(pair.method.adaptation), pair.method.adaptation)
+        state, records = play(tiny, replace(pair.method, adaptation=adaptation), 2, participation=0.9)
         assert len(records) == 2
-        ran += 1
-    assert ran + len(reasons) == 32
-    assert all(reason.startswith("method mine: ") for reason in reasons)
-    expected = {"single": 2, "assigned": 18 if topology == "split" else 12}
-    assert ran == expected.get(weighting, 20 if topology == "split" else 14)
+        assert_close(state.server.weights.sum(dim=1), torch.ones(6))
+        changes += sum(len(record.changes) for record in records)
+    assert changes or "adaptation" not in parts
+
+
+def test_what_does_not_compose_is_refused_with_the_reason_that_the_table_gives():
+    refused = [pair for pair in pairs() if pair.method is None]
+    assert len(refused) > 50
+    for pair in refused:
+        (one, two), fixed = pair.parts, dict(zip(pair.parts, pair.names, strict=True))
+        for part in PART:
+            fixed.setdefault(part, next(iter(PART[part])))
+        with pytest.raises(InputError, match=r"method custom: .+"):
+            Method(**{part: PART[part][name] for part, name in fixed.items()})
+        assert {one, two} != {"formulation", "weighting"}, "tiers 1 and 2 always compose"
+
+
+def test_the_page_of_compositions_is_what_the_code_says():
+    path = Path(__file__).parents[1] / "docs" / "compositions.md"
+    assert path.read_text(encoding="utf-8") == page(), "run: hcfl methods --compositions > docs/compositions.md"
 
 
 OWN = '''

@@ -41,7 +41,8 @@ def test_a_newcomer_s_e_step_uses_its_own_labels_only():
     log_probs = torch.tensor([[[0.8, 0.2], [0.4, 0.6]], [[0.5, 0.5], [0.1, 0.9]]]).log()
     rows = torch.tensor([1, 0])
     newcomer = Newcomer("n", rows, torch.tensor([0, 0]), rows, rows)
-    weights = newcomer_step(build("fedem"), newcomer, log_probs, torch.full((2, 2), 0.5), torch.tensor([0.5, 0.5]))
+    start, shares = Weights(torch.tensor([0.5, 0.5])), torch.full((2, 2), 0.5)
+    weights = newcomer_step(build("fedem"), newcomer, log_probs, None, shares, start).client
     # sample 1, label 0: (.5, .1) → (5/6, 1/6); sample 0, label 0: (.8, .4) → (2/3, 1/3)
     assert_close(weights, torch.tensor([0.75, 0.25]))
 
@@ -92,6 +93,7 @@ def test_bytes_down_by_hand():
         "class_shares": 2 * 4 * 2 * 3,
         "changes": 0,
         "weights": 1 * 4 * 2,
+        "other models": 0,
     }
     assert bytes_down(message, build("fedem"), [None])["class_shares"] == 0
 
@@ -127,13 +129,13 @@ def test_val_predicts_every_client_with_its_own_weights_after_the_round(planted)
     state, records = play(planted, build("hcfl+(fedrc)"), 10)
     assert records[-1].val > 0.9
     network = setting(planted, build("hcfl+(fedrc)")).network
-    assert val_accuracy(planted, network, state.server) == records[-1].val
+    assert val_accuracy(planted, network, build("hcfl+(fedrc)"), state.server, state.clients) == records[-1].val
     first, before = play(planted, build("fedavg"), 1)
     network = setting(planted, build("fedavg")).network
-    assert val_accuracy(planted, network, first.server) == before[0].val
-    assert val_accuracy(planted, network, replace(first.server, ensemble=start(planted, build("fedavg"))[1])) != (
-        before[0].val
-    )
+    method = build("fedavg")
+    assert val_accuracy(planted, network, method, first.server, {}) == before[0].val
+    untrained = replace(first.server, ensemble=start(planted, method)[1])
+    assert val_accuracy(planted, network, method, untrained, {}) != before[0].val
 
 
 @pytest.mark.parametrize(("form", "steps"), [("persistent", 1), ("fresh", 20)])
@@ -147,11 +149,11 @@ def test_newcomers_find_their_weights_on_one_part_and_are_measured_on_the_other(
     )
     class_shares = shares(method, after.server, planted.classes)
     for k, newcomer in enumerate(planted.newcomers):
-        weights = before.newcomers[k] if form == "persistent" else torch.full((3,), 1 / 3)
+        weights = before.newcomers[k] if form == "persistent" else Weights(torch.full((3,), 1 / 3))
         for _ in range(steps):
-            weights = newcomer_step(method, newcomer, log_probs, class_shares, weights)
-        assert_close(after.newcomers[k], weights)
-        predicted = mixture(log_probs, weights.expand(len(log_probs), -1)).argmax(dim=1)[newcomer.score_rows]
+            weights = newcomer_step(method, newcomer, log_probs, None, class_shares, weights)
+        assert_close(after.newcomers[k].client, weights.client)
+        predicted = mixture(log_probs, weights.client.expand(len(log_probs), -1)).argmax(dim=1)[newcomer.score_rows]
         assert record.test_per_concept[k] == (predicted == newcomer.score_labels).double().mean().item()
 
 

@@ -3,22 +3,33 @@
 import pytest
 
 from hcfl.errors import InputError
-from hcfl.methods import METHODS, Method, build, settings_of
+from hcfl.local import ClusterModels, OwnModel
+from hcfl.method import Method
+from hcfl.methods import METHODS, build, settings_of
 from hcfl.tiers import (
     Assigned,
     Conditional,
     Correlation,
+    DecomposedCosineGroups,
     Fixed,
+    FuzzyCMeans,
     HardByLoss,
     HardByParameters,
+    HierarchicalOnce,
+    Joint,
+    MergeSimilar,
+    ParameterDistance,
+    PrincipalAngles,
     PrototypeDistance,
     SampleWiseEM,
     Single,
+    SoftCounts,
     SoftEM,
     SplitAndRemove,
     SplitBySpectrum,
     SplitWhenStationary,
     UpdateCosine,
+    WeightedKMeans,
 )
 
 WHOLE = UpdateCosine(weighted=False, of="whole updates")
@@ -30,7 +41,7 @@ TABLE = {
     "icfl": (Conditional(), Assigned(), SplitBySpectrum(0.85), UpdateCosine(weighted=False), "full", 1),
     "hcfl-prime(fedem)": (Conditional(), SampleWiseEM(0.0), CFL, WHOLE, "split", 1),
     "hcfl-prime(fedrc)": (Correlation(), SampleWiseEM(0.4), CFL, WHOLE, "split", 1),
-    "hcfl-prime(fedsoft)": (Conditional(), SampleWiseEM(0.0), CFL, WHOLE, "split", 1, 0.01),
+    "hcfl-prime(fedsoft)": (Conditional(), SampleWiseEM(0.0), CFL, WHOLE, "split", 1, ClusterModels(0.01)),
     "hcfl+(fedsoft)": (
         Conditional(),
         SampleWiseEM(0.0),
@@ -38,13 +49,28 @@ TABLE = {
         PrototypeDistance("ASCP"),
         "split",
         1,
-        0.01,
+        ClusterModels(0.01),
     ),
     "fedavg": (Conditional(), Single(), Fixed(), None, "full", 1),
     "ifca": (Conditional(), HardByLoss(), Fixed(), None, "full", 3),
     "fesem": (Conditional(), HardByParameters(), Fixed(), None, "full", 3),
     "fedem": (Conditional(), SoftEM(), Fixed(), None, "full", 3),
     "fedrc": (Correlation(), SoftEM(), Fixed(), None, "full", 3),
+    "fedgmm": (Joint(3, 32, 1e-3), SoftEM(), Fixed(), None, "full", 3),
+    "fedsoft": (Conditional(), SoftCounts(2, 1e-4), Fixed(), None, "full", 3, OwnModel(True, 0.01)),
+    "stocfl": (
+        Conditional(),
+        Assigned(),
+        MergeSimilar(0.1),
+        UpdateCosine(weighted=False, of="first updates"),
+        "full",
+        None,
+        ClusterModels(0.5, "global"),
+    ),
+    "fl+hc": (Conditional(), Assigned(), HierarchicalOnce(4.4, 3, "complete"), ParameterDistance(), "full", 1),
+    "wecfl": (Conditional(), Assigned(), WeightedKMeans(3), None, "full", 1),
+    "fedgroup": (Conditional(), Assigned(), DecomposedCosineGroups(3), None, "full", 1),
+    "pacfl": (Conditional(), Assigned(), HierarchicalOnce(60.0), PrincipalAngles(3), "full", 1),
     "hcfl+(fesem)": (Conditional(), HardByParameters(), SplitAndRemove(0.3), PrototypeDistance("ASCP"), "split", 1),
     "hcfl+(fedem)": (Conditional(), SampleWiseEM(0.0), SplitAndRemove(0.3), PrototypeDistance("ASCP"), "split", 1),
     "hcfl+(fedrc)": (Correlation(), SampleWiseEM(0.4), SplitAndRemove(0.3), PrototypeDistance("CSCP"), "split", 1),
@@ -53,7 +79,7 @@ TABLE = {
 
 @pytest.mark.parametrize("name", METHODS)
 def test_every_method_is_the_composition_of_the_spec_s_table(name):
-    assert build(name) == Method(name, *TABLE[name])
+    assert build(name) == Method(*TABLE[name], name=name)
 
 
 def test_settings_reach_the_tiers():
@@ -84,21 +110,27 @@ CSCP = PrototypeDistance("CSCP")
         ((Conditional(), Single(), Fixed(), None, "full", 2), "one cluster"),
         ((Conditional(), SoftEM(), SplitAndRemove(0.1), None, "split", 1), "needs a distance"),
         ((Conditional(), SoftEM(), Fixed(), CSCP, "split", 3), "never looks at a distance"),
-        ((Conditional(), SoftEM(), SplitAndRemove(0.1), CSCP, "full", 1), "shared feature space"),
+        ((Conditional(), SoftEM(), SplitAndRemove(0.1), CSCP, "full", 1), "one shared space"),
         ((Conditional(), SoftEM(), Fixed(), None, "full", 0), "at least 1"),
         ((Conditional(), SoftEM(), Fixed(), None, "full", None), "only where the server assigns"),
         ((Conditional(), Assigned(), Fixed(), None, "full", 3), "start in one cluster, or in one each"),
         ((Conditional(), Assigned(), Fixed(), None, "full", 1), "wait for splits"),
+        ((Conditional(), Assigned(), CFL, WHOLE, "full", None), "cluster of its own, so there is nothing to split"),
+        ((Conditional(), SoftEM(), MergeSimilar(), UpdateCosine(), "full", 1), "nothing to merge"),
+        ((Conditional(), SoftEM(), WeightedKMeans(), None, "full", 3), "so it starts from one cluster"),
+        ((Conditional(), Assigned(), WeightedKMeans(), WHOLE, "full", 1), "never looks at a distance"),
+        ((Conditional(), FuzzyCMeans(), Fixed(), None, "full", 3), "local must be own-model"),
+        ((Conditional(), Assigned(), CFL, WHOLE, "full", 1, OwnModel()), "its updates cannot be compared"),
     ],
 )
 def test_invalid_compositions_are_refused_with_the_reason(choices, reason):
     with pytest.raises(InputError, match=f"method mine: .*{reason}"):
-        Method("mine", *choices)
+        Method(*choices, name="mine")
 
 
 @pytest.mark.parametrize("topology", ["split", "full"])
 @pytest.mark.parametrize("weighting", [HardByLoss(), HardByParameters(), SoftEM(), SampleWiseEM(0.4)])
 @pytest.mark.parametrize("formulation", [Conditional(), Correlation()])
 def test_every_other_composition_is_a_method(formulation, weighting, topology):
-    Method("mine", formulation, weighting, Fixed(), None, topology, 3)
-    Method("mine", formulation, weighting, SplitAndRemove(0.3), UpdateCosine(), topology, 1)
+    Method(formulation, weighting, Fixed(), None, topology, 3, name="mine")
+    Method(formulation, weighting, SplitAndRemove(0.3), UpdateCosine(), topology, 1, name="mine")

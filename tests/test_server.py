@@ -8,11 +8,12 @@ from torch.testing import assert_close
 
 from hcfl import server
 from hcfl.aggregation import Reports, aggregate, own_updates, weighted_mean, whole_updates
+from hcfl.changes import apply
 from hcfl.clusters import Removal, Split
 from hcfl.ensemble import Ensemble
-from hcfl.methods import Method, build
+from hcfl.method import Method
+from hcfl.methods import build
 from hcfl.models import MODELS, Network
-from hcfl.server import apply
 from hcfl.state import Update
 from hcfl.tiers import (
     Conditional,
@@ -37,8 +38,8 @@ def update(client, samples, heads, weights, columns=None, extractors=((0.0,),), 
     return Update(
         client=client,
         samples=samples,
-        columns=tuple(range(len(heads))) if columns is None else columns,
-        started=tuple(range(len(heads))) if columns is None else columns,
+        mass=torch.eye(len(weights))[list(columns or range(len(heads)))],
+        started=torch.eye(len(weights))[list(columns or range(len(heads)))],
         extractors={"e": torch.tensor(extractors)},
         heads={"h": torch.tensor(heads)},
         weights=torch.tensor(weights),
@@ -51,14 +52,13 @@ def test_weighted_mean_weighs_by_samples_and_keeps_what_nobody_reports():
     received = {"h": torch.tensor([[9.0], [9.0], [9.0]])}
     reported = {"h": torch.tensor([[1.0], [5.0], [2.0]])}
     # Column 0 from two clients of 30 and 10 samples, column 2 from one, column 1 from nobody.
-    mean = weighted_mean(received, reported, torch.tensor([0, 0, 2]), torch.tensor([30.0, 10.0, 4.0]))
+    mass = torch.tensor([[30.0, 0, 0], [10.0, 0, 0], [0, 0, 4.0]])
+    mean = weighted_mean(received, reported, mass)
     assert mean["h"].tolist() == [[2.0], [9.0], [2.0]]
 
 
 def test_counters_among_running_statistics_stay_whole_numbers():
-    mean = weighted_mean(
-        {"n": torch.tensor([0])}, {"n": torch.tensor([3, 4])}, torch.tensor([0, 0]), torch.tensor([1.0, 3.0])
-    )
+    mean = weighted_mean({"n": torch.tensor([0])}, {"n": torch.tensor([3, 4])}, torch.tensor([[1.0], [3.0]]))
     assert mean["n"].dtype == torch.int64
     assert mean["n"].tolist() == [4]
 
@@ -69,7 +69,7 @@ def test_soft_clusters_average_everybody_and_the_extractor_too():
         update(1, 10, [[5.0], [8.0]], [0.1, 0.9], extractors=[[0.0]]),
     ]
     received = ensemble([[0.0], [0.0]])
-    found = aggregate(received, Reports.of(updates, received), torch.tensor([30.0, 10.0]))
+    found = aggregate(received, Reports.of(updates, received))
     assert found.heads["h"].tolist() == [[2.0], [2.0]]
     assert found.extractors["e"].tolist() == [[3.0]]
 
@@ -80,7 +80,7 @@ def test_hard_clusters_average_their_own_clients_and_an_empty_one_keeps_its_mode
         update(0, 30, [[1.0]], [1.0, 0.0], columns=(0,), extractors=[[4.0]]),
         update(1, 10, [[5.0]], [1.0, 0.0], columns=(0,), extractors=[[0.0]]),
     ]
-    found = aggregate(received, Reports.of(updates, received), torch.tensor([30.0, 10.0]))
+    found = aggregate(received, Reports.of(updates, received))
     assert found.heads["h"].tolist() == [[2.0], [7.0]]
     assert found.extractors["e"].tolist() == [[3.0], [7.0]]
 
@@ -108,7 +108,7 @@ def four():
     ]
     reports = Reports.of(updates, state.ensemble)
     state = replace(server.record(state, updates), clusters=(5, 8), born=9)
-    return state, reports, [0, 1, 2, 3]
+    return state, reports
 
 
 def decide(first, second, remove=(), halve=True, parent=1) -> Decision:
@@ -116,8 +116,8 @@ def decide(first, second, remove=(), halve=True, parent=1) -> Decision:
 
 
 def test_a_split_averages_each_part_and_halves_weights(four):
-    state, reports, clients = four
-    after = apply(state, decide((1,), (3,)), False, reports, clients)
+    state, reports = four
+    after = apply(state, decide((1,), (3,)), False, reports)
     assert after.clusters == (5, 8, 9)
     assert after.born == 10
     # Heads of cluster 8: client 1 sent 11, client 3 sent 13; cluster 5 stays.
@@ -133,22 +133,22 @@ def test_a_split_averages_each_part_and_halves_weights(four):
 
 
 def test_a_part_is_averaged_by_its_clients_samples(four):
-    state, reports, clients = four
-    after = apply(state, decide((0, 2), (1, 3), parent=0), False, reports, clients)
+    state, reports = four
+    after = apply(state, decide((0, 2), (1, 3), parent=0), False, reports)
     # Cluster 5: clients 0 (10 samples, sent 0) and 2 (30, sent 2) | 1 (20, sent 1) and 3 (40, sent 3).
     assert_close(after.ensemble.heads["h"], torch.tensor([[60 / 40], [0.0], [140 / 60]]))
 
 
 def test_a_part_without_participants_keeps_the_parent_s_head(four):
-    state, reports, clients = four
+    state, reports = four
     state = replace(state, ensemble=ensemble([[1.0], [2.0]]))
-    after = apply(state, decide((1, 3), (4,)), False, reports, clients)
+    after = apply(state, decide((1, 3), (4,)), False, reports)
     assert_close(after.ensemble.heads["h"], torch.tensor([[1.0], [(20 * 11 + 40 * 13) / 60], [2.0]]))
 
 
 def test_without_scwu_members_are_one_hot(four):
-    state, reports, clients = four
-    after = apply(state, decide((1,), (3,), halve=False), False, reports, clients)
+    state, reports = four
+    after = apply(state, decide((1,), (3,), halve=False), False, reports)
     assert after.weights[1].tolist() == [0.0, 1.0, 0.0]
     assert after.weights[3].tolist() == [0.0, 0.0, 1.0]
     assert_close(after.weights[0], torch.tensor([0.9, 0.05, 0.05]))
@@ -156,8 +156,8 @@ def test_without_scwu_members_are_one_hot(four):
 
 
 def test_removal_drops_the_column_everywhere(four):
-    state, reports, clients = four
-    after = apply(state, Decision(remove=(0,)), False, reports, clients)
+    state, reports = four
+    after = apply(state, Decision(remove=(0,)), False, reports)
     assert after.clusters == (8,)
     assert after.ensemble.heads["h"].shape == (1, 1)
     assert after.counts.shape == (5, 1, 2)
@@ -167,8 +167,8 @@ def test_removal_drops_the_column_everywhere(four):
 
 
 def test_split_and_removal_in_one_round_keep_their_clusters_apart(four):
-    state, reports, clients = four
-    after = apply(state, decide((1,), (3,), remove=(0,)), False, reports, clients)
+    state, reports = four
+    after = apply(state, decide((1,), (3,), remove=(0,)), False, reports)
     assert after.clusters == (8, 9)
     assert after.ensemble.heads["h"].tolist() == [[11.0], [13.0]]
     assert after.members.tolist()[1::2] == [0, 1]
@@ -224,7 +224,7 @@ def shown(method, state, updates):
     return seen
 
 
-COSINE = Method("mine", Conditional(), SoftEM(), SplitAndRemove(0.3), UpdateCosine(), "split", 2)
+COSINE = Method(Conditional(), SoftEM(), SplitAndRemove(0.3), UpdateCosine(), "split", 2, name="mine")
 
 
 def test_tiers_are_shown_participants_by_id_with_their_own_weights_and_changes():
@@ -261,7 +261,7 @@ def test_running_statistics_are_no_part_of_an_update():
 
 def test_an_update_counts_from_the_model_that_training_started_from():
     received = ensemble([[1.0], [2.0]])
-    joined = replace(update(0, 1, [[4.0]], [0.0, 1.0], columns=(1,)), started=(0,))
+    joined = replace(update(0, 1, [[4.0]], [0.0, 1.0], columns=(1,)), started=torch.tensor([[1.0, 0.0]]))
     assert own_updates(NETWORK, received, Reports.of([joined], received), torch.tensor([1])).tolist() == [[3.0]]
 
 
@@ -269,7 +269,7 @@ def test_a_split_of_hard_clusters_moves_the_second_part_and_nobody_else():
     state = server.begin(build("hcfl+(fesem)"), ensemble([[0.0]]), clients=3, classes=2)
     updates = [update(c, 1, [[float(c)]], [1.0]) for c in range(3)]
     reports = Reports.of(updates, state.ensemble)
-    after = apply(server.record(state, updates), decide((0,), (1,), parent=0), True, reports, [0, 1, 2])
+    after = apply(server.record(state, updates), decide((0,), (1,), parent=0), True, reports)
     assert after.weights.tolist() == [[1.0, 0.0], [0.0, 1.0], [1.0, 0.0]]
     assert after.changes[0].rule == "move"
 
@@ -282,9 +282,7 @@ def test_in_the_full_topology_a_split_averages_whole_models():
         update(1, 30, [[3.0]], [1.0], extractors=[[8.0]]),
         update(2, 10, [[5.0]], [1.0], extractors=[[2.0]]),
     ]
-    after = apply(
-        server.record(state, updates), decide((0, 1), (2,), parent=0), True, Reports.of(updates, received), [0, 1, 2]
-    )
+    after = apply(server.record(state, updates), decide((0, 1), (2,), parent=0), True, Reports.of(updates, received))
     assert after.ensemble.heads["h"].tolist() == [[2.5], [5.0]]
     assert after.ensemble.extractors["e"].tolist() == [[7.0], [2.0]]
 
@@ -293,7 +291,7 @@ def test_two_removals_in_one_round_take_the_clusters_that_were_named():
     heads = [[0.0], [1.0], [2.0], [3.0]]
     state = server.begin(build("hcfl+(fedrc)", clusters=4), ensemble(heads), clients=1, classes=2)
     only = update(0, 1, heads, [0.1, 0.0, 0.6, 0.3], counts=torch.arange(8.0).view(4, 2))
-    after = apply(server.record(state, [only]), Decision(remove=(0, 2)), False, Reports.of([only], state.ensemble), [0])
+    after = apply(server.record(state, [only]), Decision(remove=(0, 2)), False, Reports.of([only], state.ensemble))
     assert after.clusters == (1, 3)
     assert after.ensemble.heads["h"].tolist() == [[1.0], [3.0]]
     assert after.counts[0].tolist() == [[2.0, 3.0], [6.0, 7.0]]
@@ -301,7 +299,7 @@ def test_two_removals_in_one_round_take_the_clusters_that_were_named():
 
 
 def test_a_round_weighs_the_shared_extractor_by_samples():
-    method = Method("mine", Conditional(), SoftEM(), Fixed(), None, "split", 1)
+    method = Method(Conditional(), SoftEM(), Fixed(), None, "split", 1, name="mine")
     state = server.begin(method, ensemble([[0.0]]), clients=2, classes=2)
     updates = [update(0, 30, [[1.0]], [1.0], extractors=[[4.0]]), update(1, 10, [[5.0]], [1.0], extractors=[[0.0]])]
     after = server.conclude(method, NETWORK, state, updates)
@@ -310,15 +308,15 @@ def test_a_round_weighs_the_shared_extractor_by_samples():
 
 
 def test_the_floor_of_class_shares_is_the_formulation_s_own():
-    method = Method("mine", Correlation(floor=1.0), SoftEM(), Fixed(), None, "full", 1)
+    method = Method(Correlation(floor=1.0), SoftEM(), Fixed(), None, "full", 1, name="mine")
     state = server.begin(method, ensemble([[0.0]], topology="full"), clients=1, classes=2)
     state = server.record(state, [update(0, 2, [[0.0]], [1.0], counts=torch.tensor([[0.0, 2.0]]))])
     assert_close(server.shares(method, state, 2), torch.tensor([[1 / 3, 2 / 3]]))
 
 
 def test_a_split_places_both_parts_wherever_their_clients_were(four):
-    state, reports, clients = four
-    after = apply(state, decide((0, 1), (3,)), False, reports, clients)
+    state, reports = four
+    after = apply(state, decide((0, 1), (3,)), False, reports)
     assert after.members.tolist() == [1, 1, 0, 2, -1]
 
 
@@ -326,7 +324,7 @@ def test_an_assigned_client_that_never_took_part_keeps_its_cluster_through_a_spl
     state = server.begin(build("cfl"), ensemble([[0.0]], topology="full"), clients=3, classes=2)
     updates = [update(c, 1, [[0.0]], [1.0]) for c in range(2)]
     reports = Reports.of(updates, state.ensemble)
-    after = apply(server.record(state, updates), decide((0,), (1,), parent=0), True, reports, [0, 1])
+    after = apply(server.record(state, updates), decide((0,), (1,), parent=0), True, reports)
     assert after.weights[2].tolist() == [1.0, 0.0]
 
 

@@ -15,7 +15,8 @@ if TYPE_CHECKING:
     from hcfl.data import Federation
     from hcfl.errors import InputError
     from hcfl.experiment import Run, run
-    from hcfl.methods import METHODS, Method
+    from hcfl.method import Method
+    from hcfl.methods import METHODS
 
 __version__ = version("hcfl")
 __all__ = ["METHODS", "Config", "Federation", "InputError", "Method", "Run", "run"]
@@ -25,7 +26,7 @@ _HOMES = {
     "Federation": "hcfl.data",
     "InputError": "hcfl.errors",
     "METHODS": "hcfl.methods",
-    "Method": "hcfl.methods",
+    "Method": "hcfl.method",
     "Run": "hcfl.experiment",
     "run": "hcfl.experiment",
 }

@@ -1,12 +1,15 @@
-"""From a round's reports to averages: per cluster, per part of a split, and what each client changed (spec §4)."""
+"""From a round's reports to averages: per cluster, per part of a split, and what each client changed (spec §4).
+
+Every average is one product: models × how much each counts in each average, their mass.
+"""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 
-from hcfl.ensemble import Ensemble, flatten, rows
+from hcfl.ensemble import Ensemble, flatten, mix, rows
 from hcfl.models import Network, Params
 from hcfl.state import Update
 from hcfl.tiers import Prototypes
@@ -14,28 +17,32 @@ from hcfl.tiers import Prototypes
 
 @dataclass(frozen=True)
 class Reports:
-    """All trained models of a round, one row for each (participant, trained cluster)."""
+    """All trained models of a round, one row for each."""
 
-    owners: Tensor
-    """(rows,): position of the participant among the updates."""
-    columns: Tensor
-    """(rows,): the cluster."""
-    started: Tensor
-    """(rows,): the cluster whose model training started from."""
+    clients: tuple[int, ...]
+    """The participants."""
     sizes: Tensor
-    """(rows,): N_i of the participant."""
+    """N_i, (participants,)."""
+    owners: Tensor
+    """(rows,): position of the participant whose model it is."""
+    started: Tensor
+    """(rows, clusters): the mixture of clusters' models that training started from."""
+    mass: Tensor
+    """(rows, clusters): N_i times how much the model counts in each cluster's average."""
     models: Ensemble
     """Heads by row; extractors by row in the full topology, by participant in the split one."""
 
     @classmethod
     def of(cls, updates: Sequence[Update], like: Ensemble) -> "Reports":
         """Line up the updates."""
-        owners = [position for position, update in enumerate(updates) for _ in update.columns]
+        owners = torch.tensor([position for position, update in enumerate(updates) for _ in update.mass])
+        sizes = torch.tensor([float(update.samples) for update in updates])
         return cls(
-            owners=torch.tensor(owners),
-            columns=torch.tensor([column for update in updates for column in update.columns]),
-            started=torch.tensor([column for update in updates for column in update.started]),
-            sizes=torch.tensor([float(updates[owner].samples) for owner in owners]),
+            clients=tuple(update.client for update in updates),
+            sizes=sizes,
+            owners=owners,
+            started=torch.cat([update.started.cpu() for update in updates]),
+            mass=torch.cat([update.mass.cpu() for update in updates]) * sizes[owners].unsqueeze(1),
             models=Ensemble(
                 {name: torch.cat([update.extractors[name] for update in updates]) for name in like.extractors},
                 {name: torch.cat([update.heads[name] for update in updates]) for name in like.heads},
@@ -43,37 +50,67 @@ class Reports:
             ),
         )
 
+    def own_rows(self, members: Tensor) -> list[int]:
+        """Return, for each participant, the row of the model that counts in its own cluster."""
+        counts = self.mass[torch.arange(len(self.owners)), members[self.owners]] > 0
+        return torch.nonzero(counts).flatten().tolist()
 
-def weighted_mean(received: Params, reported: Params, columns: Tensor, sizes: Tensor) -> Params:
-    """θ_k = Σ_i N_i·θ_{k,i} / Σ_i N_i over the rows that report column k; a column nobody reports stays.
+    def moved(self, clients: Sequence[int], columns: Sequence[int]) -> "Reports":
+        """Let the only model of each of these clients count in the cluster that the client has moved to."""
+        mass = self.mass.clone()
+        for client, column in zip(clients, columns, strict=True):
+            if client in self.clients:
+                mine = self.owners == self.clients.index(client)
+                if int(mine.sum()) == 1:
+                    mass[mine] = torch.zeros(mass.shape[1]).index_fill_(0, torch.tensor(column), 1) * mass[mine].sum()
+        return replace(self, mass=mass)
+
+
+def weighted_mean(received: Params, reported: Params, mass: Tensor) -> Params:
+    """θ_k = Σ_r m_rk·θ_r / Σ_r m_rk over all reported models, from mass (models, clusters); without mass it stays.
 
     Running statistics are averaged like weights; counters among them are rounded.
     """
     if not received:
         return {}
-    device = next(iter(received.values())).device
-    columns, sizes = columns.to(device), sizes.to(device)
-    total = torch.zeros(len(next(iter(received.values()))), device=device).index_add_(0, columns, sizes)
-    share = sizes / total[columns]
+    mass = mass.to(next(iter(received.values())).device)
+    total = mass.sum(dim=0)
+    share = torch.where(total > 0, mass / total, 0).T
     means: Params = {}
     for name, old in received.items():
-        shape = (-1,) + (1,) * (old.ndim - 1)
-        values = reported[name].to(share.dtype) * share.view(shape)
-        mean = torch.zeros(old.shape, dtype=share.dtype, device=device).index_add_(0, columns, values)
-        mean = mean if old.is_floating_point() else mean.round()
-        means[name] = torch.where((total > 0).view(shape), mean.to(old.dtype), old)
+        alive = (total > 0).view(-1, *(1,) * (old.ndim - 1))
+        means[name] = torch.where(alive, mix(share, reported[name]), old)
     return means
 
 
-def aggregate(received: Ensemble, reports: Reports, samples: Tensor) -> Ensemble:
-    """Average heads (full topology: whole models) per cluster, and the shared extractor over all participants."""
-    heads = weighted_mean(received.heads, reports.models.heads, reports.columns, reports.sizes)
-    if received.topology == "split":
-        everybody = torch.zeros(len(samples), dtype=torch.long)
-        extractors = weighted_mean(received.extractors, reports.models.extractors, everybody, samples)
-    else:
-        extractors = weighted_mean(received.extractors, reports.models.extractors, reports.columns, reports.sizes)
-    return Ensemble(extractors, heads, received.topology)
+def aggregate(received: Ensemble, reports: Reports) -> Ensemble:
+    """Average heads (full topology: whole models) per cluster, and a shared extractor over all participants."""
+    shared = received.topology == "split"
+    mass = reports.sizes.unsqueeze(1) if shared else reports.mass
+    return Ensemble(
+        weighted_mean(received.extractors, reports.models.extractors, mass),
+        weighted_mean(received.heads, reports.models.heads, reports.mass),
+        received.topology,
+    )
+
+
+def without_the_empty(ensemble: Ensemble, reports: Reports) -> Ensemble:
+    """Set the models of clusters that no participant trained to zero, as some public code does."""
+    alive = reports.mass.sum(dim=0) > 0
+    return ensemble.map(lambda tensor: tensor * alive.to(tensor).view(-1, *(1,) * (tensor.ndim - 1)))
+
+
+def common_model(received: Ensemble, reports: Reports, members: Tensor) -> Ensemble:
+    """N_i-weighted mean of every participant's model of its own cluster, as an ensemble of one."""
+    own = reports.own_rows(members)
+    everybody = reports.sizes.unsqueeze(1)
+    extractors = reports.models.extractors if received.topology == "split" else rows(reports.models.extractors, own)
+    first = received.select([0])
+    return Ensemble(
+        weighted_mean(first.extractors, extractors, everybody),
+        weighted_mean(first.heads, rows(reports.models.heads, own), everybody),
+        received.topology,
+    )
 
 
 def stack_prototypes(updates: Sequence[Update]) -> Prototypes:
@@ -86,16 +123,21 @@ def stack_prototypes(updates: Sequence[Update]) -> Prototypes:
     )
 
 
+def own_parameters(network: Network, ensemble: Ensemble) -> Tensor:
+    """Return what is each cluster's own as (models, parameters): heads, in the full topology whole models."""
+    return flatten(ensemble.heads, ensemble.extractors if ensemble.topology == "full" else {}, network.buffers)
+
+
+def own_models(network: Network, reports: Reports, members: Tensor) -> Tensor:
+    """Return each participant's trained parameters that are its own cluster's, (participants, parameters)."""
+    return own_parameters(network, reports.models.select(reports.own_rows(members)))
+
+
 def own_updates(network: Network, received: Ensemble, reports: Reports, members: Tensor) -> Tensor:
     """How each participant changed its own cluster's head (full topology: whole model), (participants, parameters)."""
-    own = torch.nonzero(reports.columns == members[reports.owners]).flatten().tolist()
-    full = received.topology == "full"
-
-    def models(ensemble: Ensemble, columns: list[int]) -> Tensor:
-        extractors = rows(ensemble.extractors, columns) if full else {}
-        return flatten(rows(ensemble.heads, columns), extractors, network.buffers)
-
-    return models(reports.models, own) - models(received, reports.started[own].tolist())
+    before = own_parameters(network, received)
+    started = reports.started[reports.own_rows(members)].to(before)
+    return own_models(network, reports, members) - started @ before
 
 
 def whole_updates(network: Network, received: Ensemble, reports: Reports, members: Tensor) -> Tensor:
@@ -105,27 +147,35 @@ def whole_updates(network: Network, received: Ensemble, reports: Reports, member
         return own
     shared = [
         (reports.models.extractors[name] - sent).flatten(1)
-        for name, sent in received.extractors.items()
+        for name, sent in sorted(received.extractors.items())
         if name not in network.buffers
     ]
     return torch.cat([own, *shared], dim=1)
 
 
-def part_model(
-    ensemble: Ensemble, reports: Reports, participants: Sequence[int], part: Sequence[int], column: int
-) -> Ensemble:
+def part_model(ensemble: Ensemble, reports: Reports, part: Sequence[int], column: int) -> Ensemble:
     """Average one cluster's model over a part of its clients; without participants it stays the cluster's."""
-    inside = torch.tensor([client in part for client in participants])
-    at = torch.nonzero(inside[reports.owners] & (reports.columns == column)).flatten().tolist()
-    to = torch.zeros(len(at), dtype=torch.long)
-
-    def average(received: Params, reported: Params) -> Params:
-        return weighted_mean(rows(received, [column]), rows(reported, at), to, reports.sizes[at])
-
-    heads = average(ensemble.heads, reports.models.heads)
+    members = set(part)
+    inside = torch.tensor([client in members for client in reports.clients])[reports.owners]
+    mass = (reports.mass[:, column] * inside).unsqueeze(1)
+    parent = ensemble.select([column])
+    heads = weighted_mean(parent.heads, reports.models.heads, mass)
     if ensemble.topology == "split":
         return Ensemble(ensemble.extractors, heads, "split")
-    return Ensemble(average(ensemble.extractors, reports.models.extractors), heads, "full")
+    return Ensemble(weighted_mean(parent.extractors, reports.models.extractors, mass), heads, "full")
+
+
+def merged(ensemble: Ensemble, into: int, gone: int, sizes: Tensor) -> Ensemble:
+    """Put the size-weighted mean of two clusters' models in the first one's place and drop the other."""
+    pair = [into, gone]
+    weights = (sizes[pair] / sizes[pair].sum()).unsqueeze(0)
+    keep = [column for column in range(ensemble.clusters) if column != gone]
+
+    def change(tensor: Tensor) -> Tensor:
+        mean = mix(weights.to(tensor.device), tensor[pair])
+        return torch.cat([tensor[:into], mean, tensor[into + 1 :]])[keep]
+
+    return ensemble.map(change)
 
 
 def with_columns(ensemble: Ensemble, parent: int, first: Ensemble, second: Ensemble) -> Ensemble:

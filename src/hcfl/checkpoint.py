@@ -1,7 +1,7 @@
 """Save and load a run's state: tensors as safetensors, the rest as JSON. Nothing that is read can run code."""
 
 import json
-from dataclasses import asdict
+from dataclasses import asdict, fields
 from pathlib import Path
 from typing import Any
 
@@ -9,15 +9,16 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from hcfl.clusters import Change, Removal, Split
+from hcfl.clusters import Change, Merge, Move, Removal, Split
 from hcfl.data import Scaling
-from hcfl.ensemble import Ensemble
+from hcfl.ensemble import Ensemble, Topology
 from hcfl.errors import InputError
 from hcfl.models import Params
 from hcfl.state import ClientState, RunState, ServerState
 from hcfl.tiers import Weights
+from hcfl.tiers.gaussians import Gaussians
 
-FORMAT = 1
+FORMAT = 2
 """Version of the layout; another one is refused."""
 
 TENSORS, VALUES = "state.safetensors", "state.json"
@@ -31,17 +32,21 @@ def save(folder: Path, state: RunState, scaling: Scaling) -> None:
         "server.members": server.members,
         "server.sizes": server.sizes,
         "server.last_seen": server.last_seen,
-        "newcomers": state.newcomers,
         "scaling.mean": scaling.mean,
         "scaling.std": scaling.std,
     }
     if server.counts is not None:
         tensors["server.counts"] = server.counts
-    tensors |= _prefixed("extractor", server.ensemble.extractors) | _prefixed("head", server.ensemble.heads)
-    for client, own in state.clients.items():
-        tensors[f"client.{client}.weights"] = own.weights.client
-        if own.weights.sample is not None:
-            tensors[f"client.{client}.sample_weights"] = own.weights.sample
+    for name, ensemble in {"": server.ensemble, "anchor.": server.anchor, "common.": server.common}.items():
+        tensors |= _ensemble_tensors(name, ensemble)
+    if server.gaussians is not None:
+        tensors |= {f"gaussians.{field.name}": getattr(server.gaussians, field.name) for field in fields(Gaussians)}
+    tensors |= {f"signature.{client}": signature for client, signature in server.signatures.items()}
+    for client, known in state.clients.items():
+        tensors |= _weights_tensors(f"client.{client}.", known.weights)
+        tensors |= _ensemble_tensors(f"client.{client}.own.", known.own)
+    for number, weights in enumerate(state.newcomers):
+        tensors |= _weights_tensors(f"newcomer.{number}.", weights)
     values = {
         "format": FORMAT,
         "round": server.round,
@@ -49,10 +54,12 @@ def save(folder: Path, state: RunState, scaling: Scaling) -> None:
         "clusters": server.clusters,
         "born": server.born,
         "changes": [{"kind": type(change).__name__, **asdict(change)} for change in server.changes],
-        "clients": {client: {"round": own.round, "clusters": own.clusters} for client, own in state.clients.items()},
+        "clients": {c: {"round": known.round, "clusters": known.clusters} for c, known in state.clients.items()},
+        "signatures": list(server.signatures),
+        "newcomers": len(state.newcomers),
     }
     folder.mkdir(parents=True, exist_ok=True)
-    save_file({name: tensor.contiguous().cpu() for name, tensor in tensors.items()}, folder / TENSORS)
+    save_file({name: tensor.cpu().contiguous().clone() for name, tensor in tensors.items()}, folder / TENSORS)
     (folder / VALUES).write_text(json.dumps(values, indent=1), encoding="utf-8")
 
 
@@ -73,9 +80,13 @@ def load(folder: Path) -> tuple[RunState, Scaling]:
 
 
 def _state(values: dict[str, Any], tensors: Params) -> RunState:
+    topology: Topology = values["topology"]
+    ensemble = _ensemble("", tensors, topology)
+    assert ensemble is not None
+    gaussians = _named("gaussians", tensors)
     server = ServerState(
         round=values["round"],
-        ensemble=Ensemble(_named("extractor", tensors), _named("head", tensors), values["topology"]),
+        ensemble=ensemble,
         clusters=tuple(values["clusters"]),
         born=values["born"],
         weights=tensors["server.weights"],
@@ -84,16 +95,42 @@ def _state(values: dict[str, Any], tensors: Params) -> RunState:
         sizes=tensors["server.sizes"],
         last_seen=tensors["server.last_seen"],
         changes=tuple(_change(change) for change in values["changes"]),
+        anchor=_ensemble("anchor.", tensors, topology),
+        common=_ensemble("common.", tensors, topology),
+        signatures={client: tensors[f"signature.{client}"] for client in values["signatures"]},
+        gaussians=Gaussians(**gaussians) if gaussians else None,
     )
     clients = {
         int(client): ClientState(
-            round=own["round"],
-            clusters=tuple(own["clusters"]),
-            weights=Weights(tensors[f"client.{client}.weights"], tensors.get(f"client.{client}.sample_weights")),
+            round=known["round"],
+            clusters=tuple(known["clusters"]),
+            weights=_weights(f"client.{client}.", tensors),
+            own=_ensemble(f"client.{client}.own.", tensors, topology),
         )
-        for client, own in values["clients"].items()
+        for client, known in values["clients"].items()
     }
-    return RunState(server, clients, tensors["newcomers"])
+    newcomers = tuple(_weights(f"newcomer.{number}.", tensors) for number in range(values["newcomers"]))
+    return RunState(server, clients, newcomers)
+
+
+def _ensemble_tensors(name: str, ensemble: Ensemble | None) -> Params:
+    if ensemble is None:
+        return {}
+    return _prefixed(f"{name}extractor", ensemble.extractors) | _prefixed(f"{name}head", ensemble.heads)
+
+
+def _ensemble(name: str, tensors: Params, topology: Topology) -> Ensemble | None:
+    heads = _named(f"{name}head", tensors)
+    return Ensemble(_named(f"{name}extractor", tensors), heads, topology) if heads else None
+
+
+def _weights_tensors(name: str, weights: Weights) -> Params:
+    parts = {"weights": weights.client, "sample_weights": weights.sample, "components": weights.components}
+    return {f"{name}{part}": tensor for part, tensor in parts.items() if tensor is not None}
+
+
+def _weights(name: str, tensors: Params) -> Weights:
+    return Weights(tensors[f"{name}weights"], tensors.get(f"{name}sample_weights"), tensors.get(f"{name}components"))
 
 
 def _prefixed(prefix: str, params: Params) -> Params:
@@ -106,6 +143,6 @@ def _named(prefix: str, tensors: dict[str, Tensor]) -> Params:
 
 
 def _change(values: dict[str, Any]) -> Change:
-    fields: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in values.items()}
-    kind = fields.pop("kind")
-    return Split(**fields) if kind == Split.__name__ else Removal(**fields)
+    parts: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in values.items()}
+    kind = parts.pop("kind")
+    return {change.__name__: change for change in (Split, Removal, Merge, Move)}[kind](**parts)

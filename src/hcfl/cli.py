@@ -72,7 +72,8 @@ def _parser() -> argparse.ArgumentParser:
     )
     _add_settings(data, sections=("data", "seed"))
 
-    commands.add_parser("methods", help="list the methods and their choices on the four tiers")
+    listing = commands.add_parser("methods", allow_abbrev=False, help="list the methods and their choices")
+    listing.add_argument("--compositions", action="store_true", help="show which choices compose, as Markdown")
     return parser
 
 
@@ -124,6 +125,11 @@ def _data(arguments: argparse.Namespace, console: Console) -> None:
 def _methods(arguments: argparse.Namespace, console: Console) -> None:
     from hcfl.report.tables import method_table, settings_lines
 
+    if arguments.compositions:
+        from hcfl.compositions import page
+
+        print(page(), end="")
+        return
     console.print(method_table())
     console.print("Settings and their defaults", style="italic")
     for line in settings_lines():

@@ -1,28 +1,30 @@
-"""What one client does in a round: catch up, E-step, prototypes, local training (spec §3 and §5)."""
+"""What one client does in a round: catch up, E-step, evidence for tiers 3 and 4, local training (spec §3 and §5)."""
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 
 from hcfl import rng
+from hcfl.aggregation import own_parameters
 from hcfl.clusters import follow
-from hcfl.ensemble import Ensemble, flatten, forward, rows, stack
-from hcfl.methods import Method
+from hcfl.ensemble import Ensemble, flatten, forward
+from hcfl.local import Plan, train
+from hcfl.method import Method
 from hcfl.models import Network
 from hcfl.state import Broadcast, ClientState, Update
-from hcfl.tiers import SettlesAfterTraining, Weights
+from hcfl.tiers import Assigned, FuzzyCMeans, Prototypes, Seen, SettlesAfterTraining, Signs, Weights
 from hcfl.tiers.distance import prototypes
 from hcfl.tiers.formulation import class_counts, objective
-from hcfl.training import (
-    LocalData,
-    LocalSGD,
-    batch_indices,
-    cross_entropy_per_cluster,
-    train_extractor,
-    train_heads,
-    train_model,
+from hcfl.tiers.gaussians import (
+    Moments,
+    component_responsibilities,
+    component_step,
+    feature_moments,
+    gaussian_moments,
+    mixture_log_density,
 )
+from hcfl.training import LocalData, LocalSGD, batch_indices, cross_entropy_per_cluster
 
 
 def take_part(
@@ -37,95 +39,153 @@ def take_part(
 ) -> tuple[Update, ClientState]:
     """Do one client's work of a round; `state` is None for a client that takes part for the first time."""
     received, labels = broadcast.ensemble, data.labels
-    sgd = replace(sgd, proximal=method.proximal)
     weights = catch_up(method, data, broadcast, client, state)
 
-    features, logits = forward(network, received, data.inputs)
-    log_prob = -cross_entropy_per_cluster(logits, labels)
-    log_likelihood = method.formulation.log_likelihood(log_prob, labels, broadcast.class_shares)
-    weights, gamma = method.weighting.e_step(weights, log_likelihood)
+    features, log_likelihood, inputs = _look(method, network, data, broadcast, weights)
+    seen = Seen(
+        log_likelihood,
+        class_mix=torch.bincount(labels, minlength=data.classes) / len(labels),
+        class_shares=broadcast.class_shares,
+        round=broadcast.round,
+        first=state is None,
+    )
+    after, gamma = method.weighting.e_step(weights, seen)
+    components, moments = inputs.m_step(weights.components, gamma)
+    weights = replace(after, components=components)
 
-    columns = started = _trained_columns(method, weights)
+    own = None if state is None else state.own
+    plan = method.local.plan(received, broadcast.common, own, weights, gamma, method.weighting.hard)
     generator = rng.torch_generator(seed, "batches", broadcast.round, client)
     batches = batch_indices(len(data), sgd, generator, singles=not network.buffers)
     with rng.scoped(seed, "local training", broadcast.round, client):
-        trained = _train(network, received, features, data, gamma, started, batches, sgd)
+        start = _features(network, plan, received, features, data)
+        trained = train(network, plan, start, data, batches, replace(sgd, proximal=method.local.proximal))
 
     if isinstance(method.weighting, SettlesAfterTraining):
-        weights = method.weighting.settle(weights, parameter_distances(network, received, trained))
-        columns = _trained_columns(method, weights)
+        distances = parameter_distances(network, received, trained)
+        weights = replace(method.weighting.settle(weights, distances), components=components)
 
     update = Update(
         client=client,
         samples=len(data),
-        columns=columns,
-        started=started,
         extractors=trained.extractors,
         heads=trained.heads,
+        started=plan.started,
+        mass=method.local.mass(_counted(method, weights), method.weighting.hard),
         weights=weights.client,
         objective=float(objective(log_likelihood, weights.client)),
-        counts=class_counts(gamma, labels, data.classes) if method.formulation.uses_class_shares else None,
-        prototypes=prototypes(features, labels, data.classes)
-        if "prototypes" in method.needs and features is not None
-        else None,
+        counts=class_counts(gamma, labels, data.classes) if method.uses_class_shares else None,
+        prototypes=_prototypes(method, features, data),
+        signature=_signature(method, network, sgd, data, broadcast, client, seed) if state is None else None,
+        moments=moments,
     )
-    return update, ClientState(broadcast.round, broadcast.clusters, weights)
+    return update, ClientState(broadcast.round, broadcast.clusters, weights, trained if method.local.kept else None)
 
 
 def catch_up(method: Method, data: LocalData, broadcast: Broadcast, client: int, state: ClientState | None) -> Weights:
     """Bring a client's weights to the clusters of today; somebody new starts from what the server has of it."""
     if state is None:
-        return method.weighting.start(broadcast.weights[client].to(data.inputs.device), len(data))
+        start = method.weighting.start(broadcast.weights[client].to(data.inputs.device), len(data))
+        return replace(start, components=method.uniform_components(len(start.client), data.inputs.device))
     missed = [change for change in broadcast.changes if change.round >= state.round]
-    mine, _ = follow(state.weights.client.unsqueeze(0), state.clusters, missed, client)
-    if state.weights.sample is None:
-        return Weights(mine[0])
-    return Weights(mine[0], follow(state.weights.sample, state.clusters, missed, client)[0])
+    return follow(state.weights, state.clusters, missed, client)
 
 
-def _trained_columns(method: Method, weights: Weights) -> tuple[int, ...]:
-    """All clusters with soft weights; only its own with hard ones, so that no other is trained, or decays."""
-    return (int(weights.client.argmax()),) if method.weighting.hard else tuple(range(len(weights.client)))
+@dataclass(frozen=True)
+class _Inputs:
+    """A client's inputs as the formulation models them: nothing, features in round 1, z with the Gaussians later."""
+
+    features: Tensor | None = None
+    z: Tensor | None = None
+    log_densities: Tensor | None = None
+
+    def m_step(self, components: Tensor | None, gamma: Tensor) -> tuple[Tensor | None, Moments | None]:
+        """Return the new mixing ρ and what the server needs to estimate the Gaussians."""
+        if components is None or self.features is None:
+            return components, None
+        if self.log_densities is None or self.z is None:
+            return components, feature_moments(self.features)
+        joint = component_responsibilities(components, self.log_densities, gamma)
+        return component_step(components, joint), gaussian_moments(joint, self.z)
 
 
-def _train(
-    network: Network,
-    received: Ensemble,
-    features: Tensor | None,
-    data: LocalData,
-    gamma: Tensor,
-    columns: tuple[int, ...],
-    batches: list[Tensor],
-    sgd: LocalSGD,
-) -> Ensemble:
-    """Train the given clusters: heads, then the extractor (split), or whole models (full)."""
-    if features is not None:
-        own = gamma[:, columns]
-        heads = train_heads(network, rows(received.heads, columns), features, data.labels, own, batches, sgd)
-        extractor = train_extractor(network, received.extractor(0), heads, data, own, batches, sgd)
-        return Ensemble(stack([extractor]), heads, received.topology)
-    models = [
-        train_model(
-            network,
-            received.extractor(k),
-            rows(received.heads, [k]),
-            data,
-            gamma[:, k : k + 1],
-            batches,
-            sgd,
-        )
-        for k in columns
-    ]
-    heads = {name: torch.cat([head[name] for _, head in models]) for name in received.heads}
-    return Ensemble(stack([extractor for extractor, _ in models]), heads, received.topology)
+def _look(
+    method: Method, network: Network, data: LocalData, broadcast: Broadcast, weights: Weights
+) -> tuple[Tensor | None, Tensor, _Inputs]:
+    """Return the shared features (split topology), log L_k (samples, clusters), and the inputs as they are modelled.
+
+    A client that the server assigns to a cluster looks at this one only.
+    """
+    placed = isinstance(method.weighting, Assigned) and float(weights.client.max()) == 1
+    columns = [int(weights.client.argmax())] if placed else list(range(len(weights.client)))
+    features, logits = forward(network, broadcast.ensemble.select(columns), data.inputs)
+    log_prob = -cross_entropy_per_cluster(logits, data.labels)
+    inputs, log_density = _Inputs(), None
+    if weights.components is not None:
+        assert broadcast.anchor is not None
+        with torch.no_grad():
+            embedded = network.embed(broadcast.anchor.extractor(0), data.inputs)
+        inputs = _Inputs(embedded)
+        if broadcast.gaussians is not None:
+            z = broadcast.gaussians.embed(embedded)
+            densities = broadcast.gaussians.log_densities(z)
+            inputs = _Inputs(embedded, z, densities)
+            log_density = mixture_log_density(weights.components[columns], densities)
+    seen = method.formulation.log_likelihood(log_prob, data.labels, broadcast.class_shares[columns], log_density)
+    log_likelihood = seen.new_full((len(data), len(weights.client)), -torch.inf)
+    log_likelihood[:, columns] = seen
+    return features, log_likelihood, inputs
 
 
 def parameter_distances(network: Network, received: Ensemble, trained: Ensemble) -> Tensor:
     """‖θ_k − θ_i‖₂ of one trained model to every cluster, over all parameters that are the cluster's own."""
-
-    def own(ensemble: Ensemble) -> Tensor:
-        extractors = ensemble.extractors if ensemble.topology == "full" else {}
-        return flatten(ensemble.heads, extractors, network.buffers)
-
-    distances: Tensor = torch.linalg.vector_norm(own(received) - own(trained), dim=1)
+    apart = own_parameters(network, received) - own_parameters(network, trained)
+    distances: Tensor = torch.linalg.vector_norm(apart, dim=1)
     return distances
+
+
+def _counted(method: Method, weights: Weights) -> Tensor:
+    """How much a client counts in each cluster: its weight, in fuzzy c-means u^m."""
+    return weights.client**method.weighting.fuzzifier if isinstance(method.weighting, FuzzyCMeans) else weights.client
+
+
+def _features(
+    network: Network, plan: Plan, received: Ensemble, features: Tensor | None, data: LocalData
+) -> Tensor | None:
+    """Return the features of the extractor that training starts from: the shared one, or the client's own."""
+    if features is None or plan.start.extractors is received.extractors:
+        return features
+    with torch.no_grad():
+        return network.embed(plan.start.extractor(0), data.inputs)
+
+
+def _prototypes(method: Method, features: Tensor | None, data: LocalData) -> Prototypes | None:
+    """Prototypes of the shared features, or of their norms."""
+    if features is not None and "prototypes" in method.needs:
+        return prototypes(features, data.labels, data.classes)
+    if features is not None and "feature norms" in method.needs:
+        return prototypes(torch.linalg.vector_norm(features, dim=1, keepdim=True), data.labels, data.classes)
+    return None
+
+
+def _signature(
+    method: Method, network: Network, sgd: LocalSGD, data: LocalData, broadcast: Broadcast, client: int, seed: int
+) -> Tensor | None:
+    """Return what a client sends once: its update of the initial model, or what the distance makes of its data."""
+    if "signatures" in method.needs and isinstance(method.distance, Signs):
+        return method.distance.signature(data.inputs, data.labels)
+    if "first updates" not in method.needs:
+        return None
+    assert broadcast.anchor is not None
+    anchor, ones = broadcast.anchor, data.inputs.new_ones(len(data), 1)
+    once = replace(sgd, epochs=1, proximal=0.0)
+    batches = batch_indices(
+        len(data), once, rng.torch_generator(seed, "signature", client), singles=not network.buffers
+    )
+    plan = Plan(anchor, torch.ones(1, 1), ones, anchor)
+    with torch.no_grad():
+        features = network.embed(anchor.extractor(0), data.inputs) if anchor.topology == "split" else None
+    with rng.scoped(seed, "signature", client):
+        trained = train(network, plan, features, data, batches, once)
+    before, after = (flatten(model.heads, model.extractors, network.buffers) for model in (anchor, trained))
+    return (after - before)[0]

@@ -1,4 +1,4 @@
-"""How weights follow when clusters are added and removed (spec §4, steps 4 and 5).
+"""How weights follow when clusters are added, merged and removed (spec §4, steps 4 and 5).
 
 Clusters have stable ids, which are never used again, and a column in every table. The server changes its tables at
 once; a client, who may have missed several rounds, applies the same changes to its own weights when it next takes part.
@@ -10,6 +10,9 @@ from typing import Literal
 
 import torch
 from torch import Tensor
+
+from hcfl.tiers import Weights
+from hcfl.tiers.weighting import one_hot
 
 Rule = Literal["halve", "one-hot", "move"]
 """How a split changes weights. `halve` ("SCWU"): half of the parent's mass to the child, on every row.
@@ -54,7 +57,28 @@ class Removal:
     cluster: int
 
 
-Change = Split | Removal
+@dataclass(frozen=True)
+class Merge:
+    """One cluster took in another, which is gone."""
+
+    round: int
+    into: int
+    gone: int
+    distance: float
+    threshold: float
+
+
+@dataclass(frozen=True)
+class Move:
+    """Some clients were put into other clusters."""
+
+    round: int
+    clients: tuple[int, ...]
+    to: tuple[int, ...]
+    """The cluster of each."""
+
+
+Change = Split | Removal | Merge | Move
 
 
 def without(clusters: Sequence[int], removed: int) -> tuple[int, ...]:
@@ -84,17 +108,52 @@ def remove_weights(weights: Tensor, column: int) -> Tensor:
     return torch.where(mass > tiny, kept / mass.clamp_min(tiny), 1 / kept.shape[1])
 
 
-def follow(
-    weights: Tensor, clusters: tuple[int, ...], changes: Sequence[Change], client: int | None
-) -> tuple[Tensor, tuple[int, ...]]:
-    """Apply changes to the weights (rows, clusters) of one client, or of somebody outside the federation (None)."""
+def merge_weights(weights: Tensor, into: int, gone: int) -> Tensor:
+    """Add one column of weights (rows, clusters) to another and drop it."""
+    summed = weights.clone()
+    summed[:, into] += weights[:, gone]
+    return torch.cat([summed[:, :gone], summed[:, gone + 1 :]], dim=1)
+
+
+def follow(weights: Weights, clusters: tuple[int, ...], changes: Sequence[Change], client: int | None) -> Weights:
+    """Apply changes to the weights of one client, or of somebody outside the federation (None)."""
     for change in changes:
-        if isinstance(change, Split):
-            part = OUTSIDE if client is None else change.part(client)
-            parts = torch.full((len(weights),), part)
-            weights = split_weights(weights, clusters.index(change.parent), parts, change.rule)
-            clusters = (*clusters, change.child)
-        else:
-            weights = remove_weights(weights, clusters.index(change.cluster))
-            clusters = without(clusters, change.cluster)
-    return weights, clusters
+        rows = [weights.client.unsqueeze(0)] + ([] if weights.sample is None else [weights.sample])
+        after = [_follow_one(table, clusters, change, client) for table in rows]
+        components = weights.components
+        if components is not None:
+            components = _follow_components(components, clusters, change)
+        weights = Weights(after[0][0], after[1] if len(after) > 1 else None, components)
+        clusters = clusters_after(clusters, change)
+    return weights
+
+
+def clusters_after(clusters: tuple[int, ...], change: Change) -> tuple[int, ...]:
+    """Return the ids of the columns after a change."""
+    if isinstance(change, Split):
+        return (*clusters, change.child)
+    if isinstance(change, Removal):
+        return without(clusters, change.cluster)
+    return without(clusters, change.gone) if isinstance(change, Merge) else clusters
+
+
+def _follow_one(weights: Tensor, clusters: tuple[int, ...], change: Change, client: int | None) -> Tensor:
+    if isinstance(change, Split):
+        parts = torch.full((len(weights),), OUTSIDE if client is None else change.part(client))
+        return split_weights(weights, clusters.index(change.parent), parts, change.rule)
+    if isinstance(change, Removal):
+        return remove_weights(weights, clusters.index(change.cluster))
+    if isinstance(change, Merge):
+        return merge_weights(weights, clusters.index(change.into), clusters.index(change.gone))
+    if client in change.clients:
+        to = change.to[change.clients.index(client)]
+        return one_hot(clusters.index(to), len(clusters)).to(weights).expand_as(weights)
+    return weights
+
+
+def _follow_components(components: Tensor, clusters: tuple[int, ...], change: Change) -> Tensor:
+    """ρ (clusters, Gaussians): a new cluster mixes the Gaussians like its parent, one that is gone is forgotten."""
+    if isinstance(change, Split):
+        return torch.cat([components, components[[clusters.index(change.parent)]]])
+    stay = clusters_after(clusters, change)
+    return components[[column for column, cluster in enumerate(clusters) if cluster in stay]]

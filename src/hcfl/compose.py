@@ -13,24 +13,44 @@ import yaml
 
 from hcfl import plugins, tiers
 from hcfl.errors import InputError
-from hcfl.methods import Method, words
+from hcfl.local import ClusterModels, OwnModel
+from hcfl.method import Method, words
 
 CHOICES: dict[str, tuple[type, ...]] = {
-    "formulation": (tiers.Conditional, tiers.Correlation),
+    "formulation": (tiers.Conditional, tiers.Correlation, tiers.Joint),
     "weighting": (
         tiers.Single,
         tiers.Assigned,
         tiers.HardByLoss,
         tiers.HardByParameters,
+        tiers.ByLabelDistribution,
         tiers.SoftEM,
         tiers.SampleWiseEM,
+        tiers.SoftCounts,
+        tiers.FuzzyCMeans,
     ),
-    "adaptation": (tiers.Fixed, tiers.SplitAndRemove, tiers.SplitWhenStationary, tiers.SplitBySpectrum),
-    "distance": (tiers.PrototypeDistance, tiers.UpdateCosine),
+    "adaptation": (
+        tiers.Fixed,
+        tiers.SplitAndRemove,
+        tiers.SplitWhenStationary,
+        tiers.SplitBySpectrum,
+        tiers.MergeSimilar,
+        tiers.HierarchicalOnce,
+        tiers.DecomposedCosineGroups,
+        tiers.WeightedKMeans,
+    ),
+    "distance": (
+        tiers.PrototypeDistance,
+        tiers.FeatureNormDistance,
+        tiers.UpdateCosine,
+        tiers.ParameterDistance,
+        tiers.PrincipalAngles,
+    ),
+    "local": (ClusterModels, OwnModel),
 }
-"""What each tier can be."""
+"""What each tier can be, and what clients can train."""
 
-FIXED_FIELDS = ("hard", "adaptive", "needs", "uses_class_shares")
+FIXED_FIELDS = ("hard", "adaptive", "uses_distance", "needs", "uses_class_shares", "uses_common")
 """What a choice is, as opposed to how it is set."""
 
 CALL = re.compile(r"\s*(?P<name>[^()]+?)\s*(\((?P<arguments>.*)\))?\s*")
@@ -81,9 +101,16 @@ def _arguments(field: str, text: str, arguments: str) -> dict[str, Any]:
     return pairs
 
 
+def settings_of(choice: type) -> set[str]:
+    """Return the names of what can be set."""
+    assert is_dataclass(choice)
+    fixed = {"gaussians"} if not hasattr(choice, "dimensions") else set()
+    return {setting.name for setting in fields(choice)} - set(FIXED_FIELDS) - fixed
+
+
 def _check_settings(field: str, text: str, choice: type, arguments: dict[str, Any]) -> None:
     assert is_dataclass(choice)
-    settings = {setting.name for setting in fields(choice)} - set(FIXED_FIELDS)
+    settings = settings_of(choice)
     for key in arguments:
         if key not in settings:
             has = f"its settings are {', '.join(sorted(settings))}" if settings else "it has no settings"

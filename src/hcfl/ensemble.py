@@ -46,6 +46,10 @@ class Ensemble:
         extractors = {name: change(tensor) for name, tensor in self.extractors.items()}
         return Ensemble(extractors, heads, self.topology)
 
+    def select(self, clusters: Sequence[int]) -> "Ensemble":
+        """Return the models of some clusters, in this order."""
+        return self.map(lambda tensor: tensor[list(clusters)])
+
     def to(self, device: torch.device) -> "Ensemble":
         """Move all tensors."""
         extractors = {name: tensor.to(device) for name, tensor in self.extractors.items()}
@@ -68,9 +72,24 @@ def stack(models: Sequence[Params]) -> Params:
     return {name: torch.stack([model[name] for model in models]) for name in models[0]}
 
 
+def mix(weights: Tensor, stacked: Tensor) -> Tensor:
+    """Weighted sums of stacked tensors, (sums, …), from weights (sums, models); counters are rounded."""
+    sums = (weights @ stacked.to(weights.dtype).reshape(len(stacked), -1)).view(len(weights), *stacked.shape[1:])
+    return sums if stacked.is_floating_point() else sums.round().to(stacked.dtype)
+
+
+def blend(ensemble: Ensemble, weights: Tensor) -> Ensemble:
+    """Σ_k u_k θ_k, as an ensemble of one; a shared extractor stays what it is."""
+    return ensemble.map(lambda tensor: mix(weights.unsqueeze(0), tensor))
+
+
 def flatten(heads: Params, extractors: Params, skip: frozenset[str]) -> Tensor:
-    """Return stacked models as (models, parameters), without the extractors' named tensors (buffers)."""
-    parts = [*heads.values(), *(tensor for name, tensor in extractors.items() if name not in skip)]
+    """Return stacked models as (models, parameters), without the extractors' named tensors (buffers).
+
+    In the order of their names, which, unlike the order of a dictionary, survives being saved and sent.
+    """
+    parts = [tensor for _, tensor in sorted(heads.items())]
+    parts += [tensor for name, tensor in sorted(extractors.items()) if name not in skip]
     return torch.cat([part.flatten(1) for part in parts], dim=1)
 
 

@@ -1,7 +1,7 @@
 """Measurement: Val, Test, clustering quality against the truth, and the cost ledger (spec §8)."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields
 from typing import Literal
 
 import numpy as np
@@ -12,12 +12,20 @@ from torch import Tensor
 
 from hcfl.clusters import follow
 from hcfl.data import Federation, Newcomer, Truth
-from hcfl.ensemble import class_log_probs
-from hcfl.methods import Method
+from hcfl.ensemble import EVALUATION_CHUNK, Ensemble, class_log_probs
+from hcfl.method import Method
 from hcfl.models import Network, Params
 from hcfl.server import shares
 from hcfl.state import Broadcast, ClientState, ServerState, Update
-from hcfl.tiers.weighting import uniform
+from hcfl.tiers import Assigned, Prototypes, Seen, Weights
+from hcfl.tiers.gaussians import (
+    Gaussians,
+    Moments,
+    component_responsibilities,
+    component_step,
+    mixture_log_density,
+)
+from hcfl.tiers.weighting import responsibilities, uniform
 
 FRESH_STEPS = 20
 """E-steps from uniform weights that a fresh newcomer takes."""
@@ -28,16 +36,63 @@ def mixture(log_probs: Tensor, weights: Tensor) -> Tensor:
     return torch.logsumexp(weights.log().unsqueeze(2) + log_probs, dim=1)
 
 
-def val_accuracy(federation: Federation, network: Network, state: ServerState) -> float | None:
-    """Sample-weighted accuracy over all clients' held-out data, each predicted with its own ω̃."""
+def log_densities(federation: Federation, network: Network, state: ServerState, inputs: Tensor) -> Tensor | None:
+    """Log N_a(z) of raw inputs under each Gaussian, (samples, Gaussians), where the formulation models them."""
+    if state.gaussians is None or state.anchor is None:
+        return None
+    chunks = []
+    for start in range(0, len(inputs), EVALUATION_CHUNK):
+        scaled = federation.scaling(inputs[start : start + EVALUATION_CHUNK])
+        with torch.no_grad():
+            z = state.gaussians.embed(network.embed(state.anchor.extractor(0), scaled))
+        chunks.append(state.gaussians.log_densities(z))
+    return torch.cat(chunks)
+
+
+def val_accuracy(
+    federation: Federation, network: Network, method: Method, state: ServerState, clients: Mapping[int, ClientState]
+) -> float | None:
+    """Sample-weighted accuracy over all clients' held-out data, predicted with each one's ω̃, or its own model."""
     rows = federation.val_rows
     if not len(rows):
         return None
-    log_probs = class_log_probs(
-        network, state.ensemble, lambda part: federation.scaling(federation.x[rows[part]]), len(rows)
-    )
-    weights = state.weights.to(log_probs.device)[federation.val_owners]
-    return _accuracy(mixture(log_probs, weights), federation.y[rows])
+    inputs, owners = federation.x[rows], federation.val_owners
+    log_probs = class_log_probs(network, state.ensemble, lambda part: federation.scaling(inputs[part]), len(rows))
+    weights = state.weights.to(log_probs.device)[owners]
+    if (densities := log_densities(federation, network, state, inputs)) is not None:
+        components = _components(method, state, clients, densities.device)
+        weights = torch.softmax(weights.log() + _log_density(components[owners], densities), dim=1)
+    scores = mixture(log_probs, weights)
+    for client, known in clients.items():
+        if known.own is not None:
+            at = torch.nonzero(owners == client).flatten()
+            scores[at] = _own_scores(federation, network, known.own, inputs[at])
+    return _accuracy(scores, federation.y[rows])
+
+
+def _own_scores(federation: Federation, network: Network, own: Ensemble, inputs: Tensor) -> Tensor:
+    """Log p(·|x) under a client's own model, (samples, classes)."""
+    if not len(inputs):
+        return torch.zeros(0, federation.classes, device=inputs.device)
+    return class_log_probs(network, own, lambda part: federation.scaling(inputs[part]), len(inputs))[:, 0]
+
+
+def _components(method: Method, state: ServerState, clients: Mapping[int, ClientState], device: torch.device) -> Tensor:
+    """Every client's ρ over the clusters of today, (clients, clusters, Gaussians); uniform for who never took part."""
+    start = method.uniform_components(len(state.clusters), device)
+    assert start is not None
+    table = start.repeat(len(state.members), 1, 1)
+    for client, known in clients.items():
+        missed = [change for change in state.changes if change.round >= known.round]
+        now = follow(known.weights, known.clusters, missed, client).components
+        assert now is not None
+        table[client] = now
+    return table
+
+
+def _log_density(components: Tensor, densities: Tensor) -> Tensor:
+    """Log Σ_a ρ_ka·N_a(z_j), (samples, clusters), with a ρ of its own for each sample."""
+    return torch.logsumexp(components.log() + densities[:, None], dim=2)
 
 
 @dataclass(frozen=True)
@@ -45,7 +100,7 @@ class TestResult:
     """Accuracy of each virtual newcomer, and the weights that they go on with."""
 
     per_concept: tuple[float, ...]
-    weights: Tensor
+    weights: tuple[Weights, ...]
 
     @property
     def mean(self) -> float | None:
@@ -53,9 +108,11 @@ class TestResult:
         return sum(self.per_concept) / len(self.per_concept) if self.per_concept else None
 
 
-def meet_newcomers(federation: Federation, clusters: int) -> Tensor:
-    """Return the uniform weights that the virtual newcomers start with, (concepts, clusters)."""
-    return uniform(clusters).repeat(len(federation.newcomers), 1)
+def meet_newcomers(federation: Federation, method: Method, clusters: int) -> tuple[Weights, ...]:
+    """Return the uniform weights that the virtual newcomers start with."""
+    device = federation.x.device
+    start = Weights(uniform(clusters).to(device), components=method.uniform_components(clusters, device))
+    return (start,) * len(federation.newcomers)
 
 
 def test_accuracy(
@@ -64,7 +121,7 @@ def test_accuracy(
     method: Method,
     before: ServerState,
     after: ServerState,
-    weights: Tensor,
+    weights: tuple[Weights, ...],
     form: Literal["persistent", "fresh"],
 ) -> TestResult:
     """Let each virtual newcomer find its weights on labelled test samples and measure it on the others.
@@ -76,29 +133,48 @@ def test_accuracy(
         return TestResult((), weights)
     test_x = federation.test_x
     log_probs = class_log_probs(network, after.ensemble, lambda part: federation.scaling(test_x[part]), len(test_x))
+    densities = log_densities(federation, network, after, test_x)
     class_shares = shares(method, after, federation.classes).to(log_probs.device)
     if form == "fresh":
-        weights, steps = meet_newcomers(federation, len(after.clusters)), FRESH_STEPS
+        weights, steps = meet_newcomers(federation, method, len(after.clusters)), FRESH_STEPS
     else:
-        weights, _ = follow(weights, before.clusters, after.changes[len(before.changes) :], None)
-        steps = 1
+        changes = after.changes[len(before.changes) :]
+        weights, steps = tuple(follow(mine, before.clusters, changes, None) for mine in weights), 1
     accuracies, found = [], []
-    for newcomer, mine in zip(federation.newcomers, weights.to(log_probs.device), strict=True):
+    for newcomer, mine in zip(federation.newcomers, weights, strict=True):
         for _ in range(steps):
-            mine = newcomer_step(method, newcomer, log_probs, class_shares, mine)
-        scored = log_probs[newcomer.score_rows]
-        accuracies.append(_accuracy(mixture(scored, mine.expand(len(scored), -1)), newcomer.score_labels))
-        found.append(mine.cpu())
-    return TestResult(tuple(accuracies), torch.stack(found))
+            mine = newcomer_step(method, newcomer, log_probs, densities, class_shares, mine)
+        rows = newcomer.score_rows
+        log_weights = mine.client.log().expand(len(rows), -1)
+        if densities is not None and mine.components is not None:
+            log_weights = log_weights + mixture_log_density(mine.components, densities[rows])
+        scores = mixture(log_probs[rows], torch.softmax(log_weights, dim=1))
+        accuracies.append(_accuracy(scores, newcomer.score_labels))
+        found.append(mine)
+    return TestResult(tuple(accuracies), tuple(found))
 
 
 def newcomer_step(
-    method: Method, newcomer: Newcomer, log_probs: Tensor, class_shares: Tensor, weights: Tensor
-) -> Tensor:
-    """One E-step of a newcomer on its labelled samples; it never contributes to F."""
-    labels = newcomer.fit_labels
+    method: Method,
+    newcomer: Newcomer,
+    log_probs: Tensor,
+    densities: Tensor | None,
+    class_shares: Tensor,
+    weights: Weights,
+) -> Weights:
+    """One E-step of a newcomer on its labelled samples; it never contributes to F, nor to the Gaussians."""
+    labels, components, density = newcomer.fit_labels, weights.components, None
     log_prob = log_probs[newcomer.fit_rows, :, labels]
-    return method.weighting.newcomer(weights, method.formulation.log_likelihood(log_prob, labels, class_shares))
+    if densities is not None and components is not None:
+        density = mixture_log_density(components, densities[newcomer.fit_rows])
+    log_likelihood = method.formulation.log_likelihood(log_prob, labels, class_shares, density)
+    if densities is not None and components is not None:
+        gamma = responsibilities(weights.client, log_likelihood)
+        joint = component_responsibilities(components, densities[newcomer.fit_rows], gamma)
+        components = component_step(components, joint)
+    mix = torch.bincount(labels, minlength=class_shares.shape[1]) / len(labels)
+    client = method.weighting.newcomer(weights.client, Seen(log_likelihood, mix, class_shares))
+    return Weights(client, components=components)
 
 
 def _accuracy(scores: Tensor, labels: Tensor) -> float:
@@ -145,16 +221,22 @@ CHANGE_BYTES = 16
 def bytes_down(broadcast: Broadcast, method: Method, states: Sequence[ClientState | None]) -> dict[str, int]:
     """Return what the server sends to all participants, by part.
 
-    Clients get the changes since they last took part; those who never did, the weights that they start from.
+    Clients get the changes since they last took part; those who never did, the weights that they start from, and the
+    initial model where it is needed (in round 1 it is what they get anyway). Whom the server assigns to a cluster gets
+    this cluster's model only.
     """
     news = [sum(change.round >= state.round for change in broadcast.changes) for state in states if state is not None]
-    each = len(states)
+    each, new = len(states), sum(state is None for state in states)
+    sent = broadcast.ensemble.select([0]) if isinstance(method.weighting, Assigned) else broadcast.ensemble
+    extra = [part for part in (broadcast.common, broadcast.gaussians) if part is not None]
     return {
-        "extractor": each * _size(broadcast.ensemble.extractors),
-        "heads": each * _size(broadcast.ensemble.heads),
-        "class_shares": each * _bytes(broadcast.class_shares) if method.formulation.uses_class_shares else 0,
+        "extractor": each * _size(sent.extractors),
+        "heads": each * _size(sent.heads),
+        "class_shares": each * _bytes(broadcast.class_shares) if method.uses_class_shares else 0,
         "changes": CHANGE_BYTES * sum(news),
-        "weights": _bytes(broadcast.weights[0]) * (each - len(news)),
+        "weights": _bytes(broadcast.weights[0]) * new,
+        "other models": each * sum(_all_bytes(part) for part in extra)
+        + (new * _all_bytes(broadcast.anchor) if broadcast.anchor is not None and broadcast.round > 1 else 0),
     }
 
 
@@ -164,10 +246,18 @@ def bytes_up(updates: Sequence[Update]) -> dict[str, int]:
     return {
         "extractor": sum(_size(update.extractors) for update in updates),
         "heads": sum(_size(update.heads) for update in updates),
-        "prototypes": sum(_bytes(p.class_means) + _bytes(p.class_counts) + _bytes(p.mean) for p in protos),
+        "prototypes": sum(_all_bytes(part) for part in protos),
         "counts": sum(_bytes(update.counts) for update in updates if update.counts is not None),
         "weights": sum(_bytes(update.weights) for update in updates),
+        "signatures": sum(_bytes(update.signature) for update in updates if update.signature is not None),
+        "moments": sum(_all_bytes(update.moments) for update in updates if update.moments is not None),
     }
+
+
+def _all_bytes(part: Ensemble | Prototypes | Moments | Gaussians) -> int:
+    """Return the size of everything a message's part holds."""
+    tensors = (getattr(part, entry.name) for entry in fields(part))
+    return sum(_bytes(t) if isinstance(t, Tensor) else _size(t) for t in tensors if not isinstance(t, str))
 
 
 def _bytes(tensor: Tensor) -> int:

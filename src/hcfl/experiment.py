@@ -17,7 +17,7 @@ from hcfl.data import Federation, build
 from hcfl.engines import Sequential
 from hcfl.ensemble import initialise
 from hcfl.errors import InputError
-from hcfl.methods import Method
+from hcfl.method import Method
 from hcfl.models import MODELS, Builder, Network, Pair, check_pair, default_model
 from hcfl.rounds import Record, Setting
 from hcfl.run_folder import Row
@@ -25,7 +25,7 @@ from hcfl.state import RunState
 from hcfl.tiers import Assigned
 from hcfl.training import LocalSGD
 
-TIERS = ("formulation", "weighting", "adaptation", "distance", "topology")
+TIERS = ("formulation", "weighting", "adaptation", "distance", "topology", "local")
 """Settings that replace a choice of the named method."""
 
 RUNS = Path("runs")

@@ -1,180 +1,149 @@
 """Every named method as a declaration over the four tiers (spec §6)."""
 
-import re
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from difflib import get_close_matches
 from inspect import signature
 from typing import Any
 
-from hcfl.ensemble import Topology
 from hcfl.errors import InputError
+from hcfl.local import ClusterModels, OwnModel
+from hcfl.method import Method
 from hcfl.tiers import (
-    Adaptation,
     Assigned,
     Conditional,
     Correlation,
-    Distance,
+    DecomposedCosineGroups,
     Fixed,
-    Formulation,
     HardByLoss,
     HardByParameters,
+    HierarchicalOnce,
+    Joint,
+    MergeSimilar,
+    ParameterDistance,
+    PrincipalAngles,
     PrototypeDistance,
     SampleWiseEM,
     Single,
+    SoftCounts,
     SoftEM,
     SplitAndRemove,
     SplitBySpectrum,
     SplitWhenStationary,
     UpdateCosine,
-    Weighting,
+    WeightedKMeans,
 )
-from hcfl.tiers.distance import Evidence
-
-
-@dataclass(frozen=True)
-class Method:
-    """One choice on each tier, how the model is shared, and how many clusters there are at the start."""
-
-    name: str
-    formulation: Formulation
-    weighting: Weighting
-    adaptation: Adaptation
-    distance: Distance | None
-    topology: Topology
-    clusters: int | None
-    """K at the start; None: one for every client."""
-    proximal: float = 0.0
-    """λ of the term λ/2‖θ − received‖² in local training."""
-
-    def __post_init__(self) -> None:
-        if reason := conflict(self):
-            raise InputError(f"method {self.name}: {reason}")
-
-    @property
-    def needs(self) -> frozenset[Evidence]:
-        """Which evidence tiers 3 and 4 look at."""
-        wanted = (self.adaptation.needs, None if self.distance is None else self.distance.needs)
-        return frozenset(need for need in wanted if need is not None)
-
-    def choices(self) -> dict[str, str]:
-        """Return what was chosen on each tier, in words."""
-        return {
-            "formulation": _shown(self.formulation),
-            "weighting": _shown(self.weighting),
-            "adaptation": _shown(self.adaptation),
-            "distance": "–" if self.distance is None else _shown(self.distance),
-            "topology": self.topology,
-        }
-
-
-def words(choice: type) -> str:
-    """SampleWiseEM → sample wise EM."""
-    parts = re.findall("[A-Z]+(?![a-z])|[A-Z][a-z]+", choice.__name__)
-    return " ".join(part if part.isupper() else part.lower() for part in parts)
-
-
-def _shown(choice: object) -> str:
-    principle = getattr(choice, "principle", None)
-    return " ".join([words(type(choice)).replace(" distance", ""), *([principle] if principle else [])])
-
-
-def conflict(method: Method) -> str | None:
-    """Return why these choices do not make a method, or None if they do."""
-    if method.topology not in ("split", "full"):
-        return f"topology = {method.topology!r}, but it is split or full"
-    assigned = isinstance(method.weighting, Assigned)
-    if method.clusters is None and not assigned:
-        return "one cluster for every client makes sense only where the server assigns clients to clusters"
-    if method.clusters is not None and method.clusters < 1:
-        return f"clusters = {method.clusters}, but at least 1 is needed to start from"
-    if assigned and method.clusters is not None and method.clusters > 1:
-        return f"clusters = {method.clusters}, but assigned clients start in one cluster, or in one each"
-    if assigned and method.clusters == 1 and not method.adaptation.adaptive:
-        return "assigned clients wait for splits, but the number of clusters is fixed"
-    if isinstance(method.weighting, Single) and method.clusters != 1:
-        return f"clusters = {method.clusters}, but single weights put every client into one cluster"
-    if isinstance(method.weighting, Single) and method.adaptation.adaptive:
-        return "single weights put every client into one cluster, so there is nothing to split"
-    if method.adaptation.adaptive and method.distance is None:
-        return "an adaptive number of clusters needs a distance to decide by"
-    if not method.adaptation.adaptive and method.distance is not None:
-        return "a fixed number of clusters never looks at a distance; leave the distance out"
-    if "prototypes" in method.needs and method.topology == "full":
-        return "prototypes are compared in one shared feature space, but full models have an extractor each"
-    return None
 
 
 def fedavg() -> Method:
     """One global model (McMahan et al., 2017)."""
-    return Method("fedavg", Conditional(), Single(), Fixed(), None, "full", 1)
+    return Method(Conditional(), Single(), Fixed(), None, "full", 1, name="fedavg")
 
 
-def ifca(clusters: int = 3) -> Method:
+def ifca(clusters: int = 3, zero_empty: bool = False) -> Method:
     """Each client trains the model with the lowest loss on its data (Ghosh et al., 2020)."""
-    return Method("ifca", Conditional(), HardByLoss(), Fixed(), None, "full", clusters)
+    return Method(Conditional(), HardByLoss(zero_empty), Fixed(), None, "full", clusters, name="ifca")
 
 
-def fesem(clusters: int = 3) -> Method:
+def fesem(clusters: int = 3, zero_empty: bool = False) -> Method:
     """Each client joins the model nearest to its trained parameters (Long et al., 2023)."""
-    return Method("fesem", Conditional(), HardByParameters(), Fixed(), None, "full", clusters)
+    return Method(Conditional(), HardByParameters(zero_empty), Fixed(), None, "full", clusters, name="fesem")
 
 
 def fedem(clusters: int = 3) -> Method:
     """Each client is a mixture of models (Marfoq et al., 2021)."""
-    return Method("fedem", Conditional(), SoftEM(), Fixed(), None, "full", clusters)
+    return Method(Conditional(), SoftEM(), Fixed(), None, "full", clusters, name="fedem")
 
 
 def fedrc(clusters: int = 3) -> Method:
     """Each client is a mixture of models that only concept shift pulls apart (Guo et al., 2024)."""
-    return Method("fedrc", Correlation(), SoftEM(), Fixed(), None, "full", clusters)
+    return Method(Correlation(), SoftEM(), Fixed(), None, "full", clusters, name="fedrc")
+
+
+def fedgmm(clusters: int = 3, gaussians: int = 3) -> Method:
+    """Each client is a mixture of models and of Gaussians on its inputs (Wu et al., 2023)."""
+    return Method(Joint(gaussians), SoftEM(), Fixed(), None, "full", clusters, name="fedgmm")
+
+
+def fedsoft(clusters: int = 3, period: int = 2, proximal: float = 0.01) -> Method:
+    """Each client keeps a model of its own near its mixture of clusters (Ruan & Joe-Wong, 2022)."""
+    weighting, local = SoftCounts(period), OwnModel(kept=True, proximal=proximal)
+    return Method(Conditional(), weighting, Fixed(), None, "full", clusters, local, name="fedsoft")
 
 
 def hcfl_plus_fesem(clusters: int = 1, rho: float = 0.3) -> Method:
     """HCFL+ with hard weights by parameter distance of the heads."""
     adaptation, distance = SplitAndRemove(rho), PrototypeDistance("ASCP")
-    return Method("hcfl+(fesem)", Conditional(), HardByParameters(), adaptation, distance, "split", clusters)
+    return Method(Conditional(), HardByParameters(), adaptation, distance, "split", clusters, name="hcfl+(fesem)")
 
 
 def hcfl_plus_fedem(clusters: int = 1, rho: float = 0.3, mu: float = 0.0) -> Method:
     """HCFL+ for personalisation: any shift separates clients."""
     adaptation, distance = SplitAndRemove(rho), PrototypeDistance("ASCP")
-    return Method("hcfl+(fedem)", Conditional(), SampleWiseEM(mu), adaptation, distance, "split", clusters)
+    return Method(Conditional(), SampleWiseEM(mu), adaptation, distance, "split", clusters, name="hcfl+(fedem)")
 
 
 def hcfl_plus_fedrc(clusters: int = 1, rho: float = 0.3, mu: float = 0.4) -> Method:
     """HCFL+ for generalisation: only concept shift separates clients."""
     adaptation, distance = SplitAndRemove(rho), PrototypeDistance("CSCP")
-    return Method("hcfl+(fedrc)", Correlation(), SampleWiseEM(mu), adaptation, distance, "split", clusters)
+    return Method(Correlation(), SampleWiseEM(mu), adaptation, distance, "split", clusters, name="hcfl+(fedrc)")
 
 
 def hcfl_plus_fedsoft(clusters: int = 1, rho: float = 0.3, proximal: float = 0.01) -> Method:
     """HCFL+ on FedSoft: the FedEM variant with a proximal term in every loss."""
-    return replace(hcfl_plus_fedem(clusters, rho), name="hcfl+(fedsoft)", proximal=proximal)
+    return replace(hcfl_plus_fedem(clusters, rho), name="hcfl+(fedsoft)", local=ClusterModels(proximal))
 
 
 def local() -> Method:
     """No federation: every client keeps its own model."""
-    return Method("local", Conditional(), Assigned(), Fixed(), None, "full", None)
+    return Method(Conditional(), Assigned(), Fixed(), None, "full", None, name="local")
 
 
 def cfl(tol1: float = 0.4, tol2: float = 1.6, max_coordinate: bool = False, lost_ids: bool = False) -> Method:
     """Split clusters that have converged while their clients still pull (Sattler et al., 2020)."""
     adaptation = SplitWhenStationary(tol1, tol2, max_coordinate, lost_ids)
     distance = UpdateCosine(weighted=False, of="whole updates")
-    return Method("cfl", Conditional(), Assigned(), adaptation, distance, "full", 1)
+    return Method(Conditional(), Assigned(), adaptation, distance, "full", 1, name="cfl")
 
 
 def icfl(alpha0: float = 0.85, from_start: bool = False) -> Method:
     """Split clusters whose updates stop pointing one way, ever more strictly (Yan et al., 2023)."""
     adaptation, distance = SplitBySpectrum(alpha0, from_start=from_start), UpdateCosine(weighted=False)
-    return Method("icfl", Conditional(), Assigned(), adaptation, distance, "full", 1)
+    return Method(Conditional(), Assigned(), adaptation, distance, "full", 1, name="icfl")
+
+
+def stocfl(tau: float = 0.1, proximal: float = 0.5) -> Method:
+    """Every client starts alone; clusters whose clients first moved the same way merge (Zeng et al., 2023)."""
+    distance, local = UpdateCosine(weighted=False, of="first updates"), ClusterModels(proximal, towards="global")
+    return Method(Conditional(), Assigned(), MergeSimilar(tau), distance, "full", None, local, name="stocfl")
+
+
+def fl_hc(threshold: float = 4.4, after: int = 3) -> Method:
+    """Group clients once, by hierarchical clustering of their trained parameters (Briggs et al., 2020)."""
+    adaptation = HierarchicalOnce(threshold, after, "complete")
+    return Method(Conditional(), Assigned(), adaptation, ParameterDistance(), "full", 1, name="fl+hc")
+
+
+def wecfl(groups: int = 3) -> Method:
+    """Group clients in every round, by weighted k-means of their trained parameters (Ma et al., 2022)."""
+    return Method(Conditional(), Assigned(), WeightedKMeans(groups), None, "full", 1, name="wecfl")
+
+
+def fedgroup(groups: int = 3) -> Method:
+    """Group clients once, by the decomposed cosine of their first updates (Duan et al., 2021)."""
+    return Method(Conditional(), Assigned(), DecomposedCosineGroups(groups), None, "full", 1, name="fedgroup")
+
+
+def pacfl(threshold: float = 60.0, directions: int = 3) -> Method:
+    """Group clients once, by principal angles between their data's subspaces (Vahidian et al., 2023)."""
+    adaptation, distance = HierarchicalOnce(threshold), PrincipalAngles(directions)
+    return Method(Conditional(), Assigned(), adaptation, distance, "full", 1, name="pacfl")
 
 
 def hcfl_prime_fedem(tol1: float = 0.4, tol2: float = 1.6, mu: float = 0.0) -> Method:
     """HCFL′ on FedEM: CFL's split in the split topology, without removal."""
     adaptation, distance = SplitWhenStationary(tol1, tol2), UpdateCosine(weighted=False, of="whole updates")
-    return Method("hcfl-prime(fedem)", Conditional(), SampleWiseEM(mu), adaptation, distance, "split", 1)
+    return Method(Conditional(), SampleWiseEM(mu), adaptation, distance, "split", 1, name="hcfl-prime(fedem)")
 
 
 def hcfl_prime_fedrc(tol1: float = 0.4, tol2: float = 1.6, mu: float = 0.4) -> Method:
@@ -184,7 +153,7 @@ def hcfl_prime_fedrc(tol1: float = 0.4, tol2: float = 1.6, mu: float = 0.4) -> M
 
 def hcfl_prime_fedsoft(tol1: float = 0.4, tol2: float = 1.6, proximal: float = 0.01) -> Method:
     """HCFL′ on FedSoft: the FedEM variant with a proximal term in every loss."""
-    return replace(hcfl_prime_fedem(tol1, tol2), name="hcfl-prime(fedsoft)", proximal=proximal)
+    return replace(hcfl_prime_fedem(tol1, tol2), name="hcfl-prime(fedsoft)", local=ClusterModels(proximal))
 
 
 METHODS: dict[str, Callable[..., Method]] = {
@@ -193,9 +162,16 @@ METHODS: dict[str, Callable[..., Method]] = {
     "ifca": ifca,
     "fesem": fesem,
     "fedem": fedem,
+    "fedgmm": fedgmm,
     "fedrc": fedrc,
+    "fedsoft": fedsoft,
     "cfl": cfl,
     "icfl": icfl,
+    "stocfl": stocfl,
+    "fl+hc": fl_hc,
+    "wecfl": wecfl,
+    "fedgroup": fedgroup,
+    "pacfl": pacfl,
     "hcfl-prime(fedem)": hcfl_prime_fedem,
     "hcfl-prime(fedrc)": hcfl_prime_fedrc,
     "hcfl-prime(fedsoft)": hcfl_prime_fedsoft,

@@ -21,7 +21,7 @@ from hcfl.evaluation import (
     test_accuracy,
     val_accuracy,
 )
-from hcfl.methods import Method
+from hcfl.method import Method
 from hcfl.models import Network
 from hcfl.state import Broadcast, ClientState, RunState, Update
 from hcfl.tiers.distance import without_shared_class
@@ -84,7 +84,7 @@ def begin(setting: Setting, ensemble: Ensemble) -> RunState:
     """Return the state before the first round."""
     federation = setting.federation
     start = server.begin(setting.method, ensemble, federation.clients, federation.classes)
-    return RunState(start, {}, meet_newcomers(federation, ensemble.clusters))
+    return RunState(start, {}, meet_newcomers(federation, setting.method, ensemble.clusters))
 
 
 def sample_clients(setting: Setting, round_: int) -> list[int]:
@@ -124,7 +124,7 @@ def play_round(setting: Setting, state: RunState) -> tuple[RunState, Record]:
     after = server.conclude(method, network, state.server, updates)
 
     # 4. Evaluate and record.
-    val = val_accuracy(federation, network, after)
+    val = val_accuracy(federation, network, method, after, clients)
     test = test_accuracy(federation, network, method, state.server, after, state.newcomers, setting.newcomers)
     record = Record(
         round=after.round,

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from hcfl import checkpoint
-from hcfl.clusters import Change, Split
+from hcfl.clusters import Change, Merge, Move, Removal
 from hcfl.config import Config
 from hcfl.data import Federation
 from hcfl.errors import InputError
@@ -78,21 +78,28 @@ def metrics_row(record: Record) -> Row:
 
 def event_row(change: Change, client_names: Sequence[Any]) -> Row:
     """Return one line of `events.jsonl`; clusters are named by their stable ids."""
-    if not isinstance(change, Split):
-        return {
-            "event": "removal",
-            "round": change.round,
-            "cluster": change.cluster,
-            "new_cluster": None,
-            "members": {},
-            "max_distance": None,
-            "mean_distance": None,
-            "threshold": None,
-        }
-    parts = {change.parent: change.first, change.child: change.second}
-    return {
-        "event": "split",
+    row: Row = {
+        "event": type(change).__name__.lower(),
         "round": change.round,
+        "cluster": None,
+        "new_cluster": None,
+        "members": {},
+        "max_distance": None,
+        "mean_distance": None,
+        "threshold": None,
+    }
+    if isinstance(change, Removal):
+        return row | {"cluster": change.cluster}
+    if isinstance(change, Merge):
+        distances = {"max_distance": change.distance, "threshold": change.threshold}
+        return row | {"cluster": change.gone, "new_cluster": change.into, **distances}
+    if isinstance(change, Move):
+        moved: dict[int, list[Any]] = {cluster: [] for cluster in sorted(set(change.to))}
+        for client, cluster in zip(change.clients, change.to, strict=True):
+            moved[cluster].append(client_names[client])
+        return row | {"members": moved}
+    parts = {change.parent: change.first, change.child: change.second}
+    return row | {
         "cluster": change.parent,
         "new_cluster": change.child,
         "members": {cluster: [client_names[c] for c in part] for cluster, part in parts.items()},

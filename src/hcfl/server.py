@@ -9,18 +9,20 @@ from torch import Tensor
 from hcfl.aggregation import (
     Reports,
     aggregate,
+    common_model,
+    own_models,
     own_updates,
-    part_model,
     stack_prototypes,
     whole_updates,
-    with_columns,
+    without_the_empty,
 )
-from hcfl.clusters import FIRST, SECOND, Change, Removal, Rule, Split, remove_weights, split_weights, without
+from hcfl.changes import apply
 from hcfl.ensemble import Ensemble
-from hcfl.methods import Method
+from hcfl.method import KEPT_EVIDENCE, Method
 from hcfl.models import Network
 from hcfl.state import Broadcast, ServerState, Update
-from hcfl.tiers import Assigned, Correlation, Decision, Participants, SplitDecision
+from hcfl.tiers import Assigned, Correlation, HardByLoss, HardByParameters, Joint, Participants
+from hcfl.tiers import gaussians as densities
 from hcfl.tiers.formulation import class_shares
 from hcfl.tiers.weighting import one_hot, uniform
 
@@ -28,7 +30,7 @@ from hcfl.tiers.weighting import one_hot, uniform
 def begin(method: Method, ensemble: Ensemble, clients: int, classes: int) -> ServerState:
     """Return the state before the first round: nobody has reported anything."""
     clusters = ensemble.clusters
-    counts = torch.zeros(clients, clusters, classes) if method.formulation.uses_class_shares else None
+    counts = torch.zeros(clients, clusters, classes) if method.uses_class_shares else None
     members = torch.full((clients,), -1)
     weights = uniform(clusters).repeat(clients, 1)
     if isinstance(method.weighting, Assigned):
@@ -44,6 +46,8 @@ def begin(method: Method, ensemble: Ensemble, clients: int, classes: int) -> Ser
         counts=counts,
         sizes=torch.zeros(clients),
         last_seen=torch.zeros(clients, dtype=torch.long),
+        anchor=ensemble.select([0]) if method.uses_anchor else None,
+        common=ensemble.select([0]) if method.local.uses_common else None,
     )
 
 
@@ -57,6 +61,9 @@ def broadcast(method: Method, state: ServerState, classes: int) -> Broadcast:
         clusters=state.clusters,
         changes=state.changes,
         weights=state.weights,
+        anchor=state.anchor,
+        common=state.common,
+        gaussians=state.gaussians,
     )
 
 
@@ -72,15 +79,37 @@ def shares(method: Method, state: ServerState, classes: int) -> Tensor:
 def conclude(method: Method, network: Network, state: ServerState, updates: Sequence[Update]) -> ServerState:
     """Turn a round's updates into the next state: aggregate, record the reports, let tiers 4 and 3 decide, apply."""
     reports = Reports.of(updates, state.ensemble)
-    samples = torch.tensor([float(update.samples) for update in updates])
     after = record(state, updates)
-    after = replace(after, ensemble=aggregate(state.ensemble, reports, samples))
+    ensemble = aggregate(state.ensemble, reports)
+    if isinstance(method.weighting, HardByLoss | HardByParameters) and method.weighting.zero_empty:
+        ensemble = without_the_empty(ensemble, reports)
+    after = replace(
+        after,
+        ensemble=ensemble,
+        common=None if state.common is None else common_model(state.ensemble, reports, after.members[ids_of(updates)]),
+        gaussians=_estimate(method, state, updates),
+    )
 
-    seen = _participants(method, network, state.ensemble, after, reports, updates)
+    seen = _participants(method, network, state, after, reports, updates)
     distance = None if method.distance is None else method.distance.between(seen).cpu()
-    occupied = _occupied(method, after)
-    decision = method.adaptation.decide(seen, distance, occupied)
-    return apply(after, decision, method.weighting.hard, reports, [update.client for update in updates])
+    decision = method.adaptation.decide(seen, distance, _occupied(method, after))
+    return apply(after, decision, method.weighting.hard, reports)
+
+
+def ids_of(updates: Sequence[Update]) -> list[int]:
+    """Return the clients that took part."""
+    return [update.client for update in updates]
+
+
+def _estimate(method: Method, state: ServerState, updates: Sequence[Update]) -> densities.Gaussians | None:
+    """Return the Gaussians from this round's summed statistics; the first round's give the principal axes."""
+    if not isinstance(method.formulation, Joint):
+        return None
+    moments = densities.total([update.moments for update in updates if update.moments is not None])
+    joint = method.formulation
+    if state.gaussians is None:
+        return densities.found(moments, joint.gaussians, joint.dimensions, joint.floor)
+    return densities.refit(state.gaussians, moments, joint.floor)
 
 
 def _occupied(method: Method, state: ServerState) -> Tensor:
@@ -96,7 +125,7 @@ def _occupied(method: Method, state: ServerState) -> Tensor:
 
 def record(state: ServerState, updates: Sequence[Update]) -> ServerState:
     """Remember each participant's report; a client's cluster is the one with its largest weight."""
-    ids = torch.tensor([update.client for update in updates])
+    ids = torch.tensor(ids_of(updates))
     weights, members, sizes = state.weights.clone(), state.members.clone(), state.sizes.clone()
     weights[ids] = torch.stack([update.weights.cpu() for update in updates])
     members[ids] = weights[ids].argmax(dim=1)
@@ -115,95 +144,36 @@ def record(state: ServerState, updates: Sequence[Update]) -> ServerState:
         counts=counts,
         sizes=sizes,
         last_seen=last_seen,
+        signatures={
+            **state.signatures,
+            **{update.client: update.signature for update in updates if update.signature is not None},
+        },
     )
 
 
 def _participants(
     method: Method,
     network: Network,
-    received: Ensemble,
+    before: ServerState,
     state: ServerState,
     reports: Reports,
     updates: Sequence[Update],
 ) -> Participants:
-    """Gather what tiers 3 and 4 look at."""
-    ids = [update.client for update in updates]
+    """Gather what tiers 3 and 4 look at, of this round's participants; if only signatures, of all known clients."""
+    received, needs = before.ensemble, method.needs
+    by_signature = bool(needs) and needs <= KEPT_EVIDENCE
+    ids = sorted(state.signatures) if by_signature else ids_of(updates)
     members = state.members[ids]
     return Participants(
         clients=tuple(ids),
         members=members,
         weights=state.weights[ids, members].to(next(iter(received.heads.values())).device),
-        prototypes=stack_prototypes(updates) if "prototypes" in method.needs else None,
-        updates=own_updates(network, received, reports, members) if "updates" in method.needs else None,
-        whole_updates=whole_updates(network, received, reports, members) if "whole updates" in method.needs else None,
+        prototypes=stack_prototypes(updates) if {"prototypes", "feature norms"} & needs else None,
+        updates=own_updates(network, received, reports, members) if "updates" in needs else None,
+        whole_updates=whole_updates(network, received, reports, members) if "whole updates" in needs else None,
+        models=own_models(network, reports, members) if "models" in needs else None,
+        signatures=torch.stack([state.signatures[client] for client in ids]) if KEPT_EVIDENCE & needs else None,
+        sizes=state.sizes[ids],
+        newcomers=before.last_seen[ids] == 0,
         round=state.round,
     )
-
-
-def apply(
-    state: ServerState, decision: Decision, hard: bool, reports: Reports, participants: Sequence[int]
-) -> ServerState:
-    """Carry out a decision on the server's tables: splits first, then the removals (spec §4, steps 3-5)."""
-    gone = [state.clusters[column] for column in decision.remove]
-    for split in decision.splits:
-        state = _split(state, split, hard, reports, participants)
-    for cluster in gone:
-        state = _remove(state, cluster)
-    return state
-
-
-def _split(
-    state: ServerState, decision: SplitDecision, hard: bool, reports: Reports, participants: Sequence[int]
-) -> ServerState:
-    rule: Rule = "move" if hard else "halve" if decision.halve else "one-hot"
-    change = Split(
-        round=state.round,
-        parent=state.clusters[decision.parent],
-        child=state.born,
-        first=decision.first,
-        second=decision.second,
-        rule=rule,
-        maximum=decision.maximum,
-        mean=decision.mean,
-        threshold=decision.threshold,
-    )
-    parts = change.parts(len(state.members))
-    parent = decision.parent
-    first, second = (
-        part_model(state.ensemble, reports, participants, part, parent) for part in (decision.first, decision.second)
-    )
-    counts = state.counts
-    return replace(
-        _changed(state, change),
-        ensemble=with_columns(state.ensemble, parent, first, second),
-        clusters=(*state.clusters, change.child),
-        born=state.born + 1,
-        weights=_known(state, split_weights(state.weights, parent, parts, rule)),
-        members=torch.where(parts == SECOND, len(state.clusters), torch.where(parts == FIRST, parent, state.members)),
-        counts=None if counts is None else torch.cat([counts, counts[:, [parent]]], dim=1),
-    )
-
-
-def _remove(state: ServerState, cluster: int) -> ServerState:
-    column = state.column(cluster)
-    keep = [k for k in range(len(state.clusters)) if k != column]
-    counts = state.counts
-    weights = _known(state, remove_weights(state.weights, column))
-    members = torch.where(state.members > column, state.members - 1, state.members)
-    return replace(
-        _changed(state, Removal(state.round, cluster)),
-        ensemble=state.ensemble.map(lambda tensor: tensor[keep]),
-        clusters=without(state.clusters, cluster),
-        weights=weights,
-        members=torch.where(state.members == column, weights.argmax(dim=1), members),
-        counts=None if counts is None else counts[:, keep],
-    )
-
-
-def _changed(state: ServerState, change: Change) -> ServerState:
-    return replace(state, changes=(*state.changes, change))
-
-
-def _known(state: ServerState, weights: Tensor) -> Tensor:
-    """Keep clients of whom nothing is known uniform over the clusters of the day."""
-    return torch.where((state.members >= 0).unsqueeze(1), weights, 1 / weights.shape[1])

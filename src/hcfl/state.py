@@ -5,7 +5,7 @@ testing need nothing else.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from torch import Tensor
 
@@ -13,6 +13,7 @@ from hcfl.clusters import Change
 from hcfl.ensemble import Ensemble
 from hcfl.models import Params
 from hcfl.tiers import Prototypes, Weights
+from hcfl.tiers.gaussians import Gaussians, Moments
 
 
 @dataclass(frozen=True)
@@ -39,6 +40,14 @@ class ServerState:
     """The last round in which each client took part, (clients,); 0 for never."""
     changes: tuple[Change, ...] = ()
     """Every cluster added or removed so far, for clients who missed rounds."""
+    anchor: Ensemble | None = None
+    """The initial model, where clients are compared by how it changes on their data, or embed their inputs with it."""
+    common: Ensemble | None = None
+    """The N_i-weighted mean of all participants' models, where local training is held near it."""
+    signatures: Mapping[int, Tensor] = field(default_factory=dict)
+    """What each client sent when it first took part, where tiers 3 and 4 compare it."""
+    gaussians: Gaussians | None = None
+    """The density of the embedded inputs, where the formulation models it, from round 1 on."""
 
     def column(self, cluster: int) -> int:
         """Return the column of a cluster id."""
@@ -54,6 +63,8 @@ class ClientState:
     clusters: tuple[int, ...]
     """The cluster ids that the columns of its weights stand for."""
     weights: Weights
+    own: Ensemble | None = None
+    """Its own model, where it keeps one."""
 
 
 @dataclass(frozen=True)
@@ -68,6 +79,10 @@ class Broadcast:
     changes: tuple[Change, ...]
     weights: Tensor
     """(clients, clusters): a client that takes part for the first time starts from its row."""
+    anchor: Ensemble | None = None
+    """For those who take part for the first time; they keep it."""
+    common: Ensemble | None = None
+    gaussians: Gaussians | None = None
 
 
 @dataclass(frozen=True)
@@ -76,20 +91,23 @@ class Update:
 
     client: int
     samples: int
-    columns: tuple[int, ...]
-    """The clusters that its models belong to: all of them with soft weights, its own with hard ones."""
-    started: tuple[int, ...]
-    """The clusters that they were trained from: others only where a client joins another cluster after training."""
     extractors: Params
-    """Leading axis 1 in the split topology, one per trained cluster in the full one."""
+    """Leading axis 1 in the split topology, one per trained model in the full one."""
     heads: Params
-    """Leading axis: one per trained cluster."""
+    """Leading axis: one per trained model."""
+    started: Tensor
+    """(models, clusters): each model was trained from this mixture of the clusters' models."""
+    mass: Tensor
+    """(models, clusters): how much each model counts in each cluster's average, beside N_i. With soft weights there is
+    a model for each cluster; with hard ones, one, which counts in the cluster that the client has joined."""
     weights: Tensor
     """ω̃, (clusters,)."""
     objective: float
     """Σ_j log Σ_k ω̃_k L_k after its E-step."""
     counts: Tensor | None = None
     prototypes: Prototypes | None = None
+    signature: Tensor | None = None
+    moments: Moments | None = None
 
 
 @dataclass(frozen=True)
@@ -99,5 +117,5 @@ class RunState:
     server: ServerState
     clients: Mapping[int, ClientState]
     """Of the clients who took part so far."""
-    newcomers: Tensor
-    """ω̃ of the virtual newcomers, (concepts, clusters)."""
+    newcomers: tuple[Weights, ...]
+    """The weights of the virtual newcomers, one for each concept."""

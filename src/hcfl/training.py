@@ -20,7 +20,7 @@ class LocalSGD:
     batch: int = 128
     epochs: int = 1
     proximal: float = 0.0
-    """λ of the term λ/2‖θ − received‖² that some methods add to every loss."""
+    """λ of the term λ/2‖θ − anchor‖² that some methods add to every loss."""
 
 
 @dataclass(frozen=True)
@@ -59,23 +59,29 @@ def batch_indices(samples: int, sgd: LocalSGD, generator: torch.Generator, singl
 
 
 def descend(
-    params: Sequence[Params], loss: Callable[..., Tensor], batches: Sequence[Tensor], sgd: LocalSGD
+    params: Sequence[Params],
+    loss: Callable[..., Tensor],
+    batches: Sequence[Tensor],
+    sgd: LocalSGD,
+    anchors: Sequence[Params] | None = None,
 ) -> list[Params]:
-    """Minimise loss(batch, *params) over the batches by SGD; what was passed in stays as it is.
+    """Minimise loss(batch, *params) + λ/2‖params − anchors‖² over the batches by SGD; the arguments stay as they are.
+
+    Without anchors, the proximal term pulls towards the start.
 
     The step is torch.optim.SGD's, written out: on models this small the optimiser object costs more than the step.
     """
     trained = [{name: tensor.detach().clone().requires_grad_() for name, tensor in p.items()} for p in params]
     leaves = [leaf for p in trained for leaf in p.values()]
-    received = [tensor for p in params for tensor in p.values()]
+    targets = [anchor[name] for p, anchor in zip(params, anchors or params, strict=True) for name in p]
     velocities = [torch.zeros_like(leaf) for leaf in leaves]
     for batch in batches if leaves else []:
         gradients = torch.autograd.grad(loss(batch, *trained), leaves, allow_unused=True, materialize_grads=True)
         with torch.no_grad():
-            for leaf, velocity, gradient, start in zip(leaves, velocities, gradients, received, strict=True):
+            for leaf, velocity, gradient, target in zip(leaves, velocities, gradients, targets, strict=True):
                 velocity.mul_(sgd.momentum).add_(gradient).add_(leaf, alpha=sgd.weight_decay)
                 if sgd.proximal:
-                    velocity.add_(leaf - start, alpha=sgd.proximal)
+                    velocity.add_(leaf - target, alpha=sgd.proximal)
                 leaf.sub_(velocity, alpha=sgd.lr)
     return [{name: leaf.detach() for name, leaf in p.items()} for p in trained]
 
@@ -88,14 +94,18 @@ def train_heads(
     gamma: Tensor,
     batches: Sequence[Tensor],
     sgd: LocalSGD,
+    anchor: Params | None = None,
 ) -> Params:
-    """Train stacked heads on frozen features, each with its column of γ: eq. (6)."""
+    """Train stacked heads on frozen features, each with its column of γ: eq. (6).
+
+    Here and below, the proximal term's anchor is where training starts, unless another is given.
+    """
 
     def loss(batch: Tensor, heads: Params) -> Tensor:
         logits = network.logits(heads, features[batch], training=True)
         return weighted_loss(logits, labels[batch], gamma[batch])
 
-    return descend([heads], loss, batches, sgd)[0]
+    return descend([heads], loss, batches, sgd, None if anchor is None else [anchor])[0]
 
 
 def train_extractor(
@@ -106,6 +116,7 @@ def train_extractor(
     gamma: Tensor,
     batches: Sequence[Tensor],
     sgd: LocalSGD,
+    anchor: Params | None = None,
 ) -> Params:
     """Train the extractor with the heads held fixed: eq. (7)."""
     parameters, statistics = _parts(network, extractor)
@@ -114,7 +125,7 @@ def train_extractor(
         features = network.embed(parameters | statistics, data.inputs[batch], training=True)
         return weighted_loss(network.logits(heads, features, training=True), data.labels[batch], gamma[batch])
 
-    return descend([parameters], loss, batches, sgd)[0] | statistics
+    return descend([parameters], loss, batches, sgd, None if anchor is None else [anchor])[0] | statistics
 
 
 def train_model(
@@ -125,6 +136,7 @@ def train_model(
     gamma: Tensor,
     batches: Sequence[Tensor],
     sgd: LocalSGD,
+    anchor: tuple[Params, Params] | None = None,
 ) -> tuple[Params, Params]:
     """Train one full model, extractor and head (stacked, leading axis 1) together, with its column of γ."""
     parameters, statistics = _parts(network, extractor)
@@ -133,7 +145,7 @@ def train_model(
         features = network.embed(parameters | statistics, data.inputs[batch], training=True)
         return weighted_loss(network.logits(head, features, training=True), data.labels[batch], gamma[batch])
 
-    parameters, head = descend([parameters, head], loss, batches, sgd)
+    parameters, head = descend([parameters, head], loss, batches, sgd, anchor)
     return parameters | statistics, head
 
 

@@ -11,6 +11,7 @@ from hcfl.tiers import (
     HardByLoss,
     HardByParameters,
     SampleWiseEM,
+    Seen,
     SettlesAfterTraining,
     Single,
     SoftEM,
@@ -27,26 +28,32 @@ weightings = st.sampled_from(
 )
 
 
+def seen(log_likelihood: torch.Tensor, **changes) -> Seen:
+    """Labels that say nothing."""
+    clusters = log_likelihood.shape[1]
+    return Seen(log_likelihood, torch.ones(1), torch.ones(clusters, 1), **changes)
+
+
 def log_likelihoods(samples: int, clusters: int, seed: int) -> torch.Tensor:
     return 3 * torch.randn(samples, clusters, generator=torch.Generator().manual_seed(seed))
 
 
 def test_soft_em_by_hand():
     # ω = (.5, .5): γ_0 = (.8, .2), γ_1 = (1/3, 2/3), ω' = mean
-    weights, gamma = SoftEM().e_step(Weights(torch.tensor([0.5, 0.5])), LOG_L)
+    weights, gamma = SoftEM().e_step(Weights(torch.tensor([0.5, 0.5])), seen(LOG_L))
     assert_close(gamma, torch.tensor([[0.8, 0.2], [1 / 3, 2 / 3]]))
     assert_close(weights.client, torch.tensor([(0.8 + 1 / 3) / 2, (0.2 + 2 / 3) / 2]))
 
 
 def test_soft_em_uses_the_prior_in_numerator_and_denominator():
     # ω = (.25, .75): γ_0 ∝ (.2, .15), γ_1 ∝ (.075, .45)
-    _, gamma = SoftEM().e_step(Weights(torch.tensor([0.25, 0.75])), LOG_L)
+    _, gamma = SoftEM().e_step(Weights(torch.tensor([0.25, 0.75])), seen(LOG_L))
     assert_close(gamma, torch.tensor([[4 / 7, 3 / 7], [1 / 7, 6 / 7]]))
 
 
 def test_sample_wise_em_by_hand():
     before = Weights(torch.tensor([0.25, 0.75]), torch.tensor([[0.5, 0.5], [0.9, 0.1]]))
-    after, gamma = SampleWiseEM(mu=0.4).e_step(before, LOG_L)
+    after, gamma = SampleWiseEM(mu=0.4).e_step(before, seen(LOG_L))
     # (3) from ω_ij: γ_0 ∝ (.4, .1), γ_1 ∝ (.27, .06)
     assert_close(gamma, torch.tensor([[0.8, 0.2], [9 / 11, 2 / 11]]))
     # (4) from ω̃: γ̃_0 = (4/7, 3/7), γ̃_1 = (1/7, 6/7)
@@ -58,7 +65,7 @@ def test_sample_wise_em_by_hand():
 
 def test_hard_by_loss_takes_the_lowest_mean_loss():
     # mean log-likelihoods: (log .8 + log .3)/2 > (log .2 + log .6)/2
-    weights, gamma = HardByLoss().e_step(Weights(torch.tensor([0.0, 1.0])), LOG_L)
+    weights, gamma = HardByLoss().e_step(Weights(torch.tensor([0.0, 1.0])), seen(LOG_L))
     assert weights.client.tolist() == [1.0, 0.0]
     assert gamma.tolist() == [[1.0, 0.0], [1.0, 0.0]]
 
@@ -66,15 +73,15 @@ def test_hard_by_loss_takes_the_lowest_mean_loss():
 def test_hard_by_parameters_starts_by_loss_then_keeps_then_settles():
     weighting = HardByParameters()
     assert isinstance(weighting, SettlesAfterTraining)
-    first, _ = weighting.e_step(weighting.start(torch.full((2,), 0.5), 2), LOG_L)
+    first, _ = weighting.e_step(weighting.start(torch.full((2,), 0.5), 2), seen(LOG_L))
     assert first.client.tolist() == [1.0, 0.0]
-    kept, _ = weighting.e_step(Weights(torch.tensor([0.0, 1.0])), LOG_L)
+    kept, _ = weighting.e_step(Weights(torch.tensor([0.0, 1.0])), seen(LOG_L))
     assert kept.client.tolist() == [0.0, 1.0]
     assert weighting.settle(kept, torch.tensor([0.5, 0.7])).client.tolist() == [1.0, 0.0]
 
 
 def test_single_puts_everything_into_the_only_cluster():
-    weights, gamma = Single().e_step(Single().start(torch.ones(1), 3), torch.randn(3, 1))
+    weights, gamma = Single().e_step(Single().start(torch.ones(1), 3), seen(torch.randn(3, 1)))
     assert weights.client.tolist() == [1.0]
     assert gamma.tolist() == [[1.0]] * 3
     assert not isinstance(Single(), SettlesAfterTraining)
@@ -84,7 +91,7 @@ def test_single_puts_everything_into_the_only_cluster():
 def test_weights_and_responsibilities_are_distributions(weighting, clusters, samples, seed):
     weights = weighting.start(uniform(clusters), samples)
     for step in range(3):
-        weights, gamma = weighting.e_step(weights, log_likelihoods(samples, clusters, seed + step))
+        weights, gamma = weighting.e_step(weights, seen(log_likelihoods(samples, clusters, seed + step)))
         rows = [gamma, weights.client[None], *([] if weights.sample is None else [weights.sample])]
         for row in rows:
             assert (row >= 0).all()
@@ -99,8 +106,8 @@ def test_sample_wise_em_with_mu_0_is_client_wise_soft_em(clusters, samples, seed
     a, b = sample_wise.start(uniform(clusters), samples), client_wise.start(uniform(clusters), samples)
     for step in range(4):
         log_l = log_likelihoods(samples, clusters, seed + step)
-        a, gamma_a = sample_wise.e_step(a, log_l)
-        b, gamma_b = client_wise.e_step(b, log_l)
+        a, gamma_a = sample_wise.e_step(a, seen(log_l))
+        b, gamma_b = client_wise.e_step(b, seen(log_l))
         assert_close(gamma_a, gamma_b)
         assert_close(a.client, b.client)
 
@@ -118,8 +125,8 @@ def test_e_steps_never_lower_the_objective(weighting, clusters, samples, seed):
     newcomer = weights.client.double()
     before = objective(log_l, newcomer)
     for _ in range(8):
-        weights, _ = weighting.e_step(weights, log_l)
-        newcomer = weighting.newcomer(newcomer, log_l)
+        weights, _ = weighting.e_step(weights, seen(log_l))
+        newcomer = weighting.newcomer(newcomer, seen(log_l))
         after = objective(log_l, weights.client)
         assert after >= before - 1e-9 * abs(before)
         assert_close(objective(log_l, newcomer), after)
@@ -128,18 +135,18 @@ def test_e_steps_never_lower_the_objective(weighting, clusters, samples, seed):
 
 @pytest.mark.parametrize("weighting", [Assigned(), HardByLoss(), HardByParameters()])
 def test_a_newcomer_of_a_hard_method_chooses_by_loss(weighting):
-    assert weighting.newcomer(torch.tensor([0.0, 1.0]), LOG_L).tolist() == [1.0, 0.0]
+    assert weighting.newcomer(torch.tensor([0.0, 1.0]), seen(LOG_L)).tolist() == [1.0, 0.0]
 
 
 def test_assigned_clients_stay_where_they_are_and_choose_by_loss_only_when_nobody_placed_them():
-    stays, gamma = Assigned().e_step(Weights(torch.tensor([0.0, 1.0])), LOG_L)
+    stays, gamma = Assigned().e_step(Weights(torch.tensor([0.0, 1.0])), seen(LOG_L))
     assert stays.client.tolist() == [0.0, 1.0]
     assert gamma.tolist() == [[0.0, 1.0]] * 2
-    chooses, _ = Assigned().e_step(Weights(torch.tensor([0.5, 0.5])), LOG_L)
+    chooses, _ = Assigned().e_step(Weights(torch.tensor([0.5, 0.5])), seen(LOG_L))
     assert chooses.client.tolist() == [1.0, 0.0]
 
 
 @pytest.mark.parametrize("weighting", [Assigned(), HardByParameters()])
 def test_a_client_that_has_no_cluster_takes_the_lowest_loss_not_the_first_column(weighting):
-    placed, _ = weighting.e_step(Weights(torch.tensor([0.5, 0.5])), LOG_L.flip(1))
+    placed, _ = weighting.e_step(Weights(torch.tensor([0.5, 0.5])), seen(LOG_L.flip(1)))
     assert placed.client.tolist() == [0.0, 1.0]

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from hcfl.client import take_part
 from hcfl.data import Federation
-from hcfl.methods import Method
+from hcfl.method import Method
 from hcfl.models import Network
 from hcfl.state import Broadcast, ClientState, Update
 from hcfl.training import LocalSGD

@@ -2,13 +2,13 @@
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any, Protocol
+from typing import Protocol
 
 from rich.console import Console
 from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-from hcfl.clusters import Change, Split
+from hcfl.clusters import Change, Merge, Move, Split
 from hcfl.rounds import Record
 
 
@@ -25,9 +25,26 @@ def describe_change(change: Change) -> str:
     if isinstance(change, Split):
         return (
             f"cluster {change.parent} split {len(change.first)} | {len(change.second)}, new cluster {change.child} "
-            f"(distance max {change.maximum:.2f} − mean {change.mean:.2f} ≥ {change.threshold:g})"
+            f"(max {change.maximum:.2f}, mean {change.mean:.2f}, threshold {change.threshold:g})"
         )
+    if isinstance(change, Merge):
+        return f"cluster {change.gone} merged into {change.into}"
+    if isinstance(change, Move):
+        return f"{len(change.clients)} clients moved to cluster {', '.join(map(str, sorted(set(change.to))))}"
     return f"cluster {change.cluster} removed, it was nobody's"
+
+
+MANY = 4
+"""So many merges in one round are told as a number."""
+
+
+def describe_changes(changes: Sequence[Change]) -> list[str]:
+    """Return what happened to the clusters in a round."""
+    merges = sum(isinstance(change, Merge) for change in changes)
+    if merges < MANY:
+        return [describe_change(change) for change in changes]
+    others = [describe_change(change) for change in changes if not isinstance(change, Merge)]
+    return [*others, f"{merges} clusters merged into others"]
 
 
 def describe_round(record: Record) -> str:
@@ -57,15 +74,14 @@ def show(title: str, rounds: int, console: Console) -> Iterator[OnRound]:
 
             def live(record: Record) -> None:
                 progress.update(task, completed=record.round, numbers=describe_round(record))
-                for change in record.changes:
-                    progress.console.print(f"  round {record.round}: {describe_change(change)}", style="cyan")
+                for change in describe_changes(record.changes):
+                    progress.console.print(f"  round {record.round}: {change}", style="cyan")
 
             yield live
         return
 
     def plain(record: Record) -> None:
-        changes: Sequence[Any] = [describe_change(change) for change in record.changes]
         line = f"{title}  round {record.round:>{len(str(rounds))}}/{rounds}  {describe_round(record)}"
-        console.print("  ".join([line, *changes]), soft_wrap=True, highlight=False)
+        console.print("  ".join([line, *describe_changes(record.changes)]), soft_wrap=True, highlight=False)
 
     yield plain

@@ -2,9 +2,9 @@
 
 | tier | file | question |
 |---|---|---|
-| 1 formulation | `formulation.py` | what is the likelihood L_k of a sample under cluster k? |
-| 2 weighting | `weighting.py` | how much does a client (or a sample) belong to each cluster? |
-| 3 adaptation | `adaptation.py` | when and how does the number of clusters change? |
+| 1 formulation | `formulation.py`, `gaussians.py` | what is the likelihood L_k of a sample under cluster k? |
+| 2 weighting | `weighting/` | how much does a client (or a sample) belong to each cluster? |
+| 3 adaptation | `adaptation/` | when and how does the number of clusters change? |
 | 4 distance | `distance.py` | how far apart are two clients? |
 
 A tier knows nothing of the other three, of files, of engines or of networks: it maps tensors to tensors.
@@ -13,21 +13,41 @@ A tier knows nothing of the other three, of files, of engines or of networks: it
 from hcfl.tiers.adaptation import (
     Adaptation,
     Decision,
+    DecomposedCosineGroups,
     Fixed,
+    HierarchicalOnce,
+    MergeDecision,
+    MergeSimilar,
+    MoveDecision,
     SplitAndRemove,
     SplitBySpectrum,
     SplitDecision,
     SplitWhenStationary,
+    WeightedKMeans,
 )
-from hcfl.tiers.distance import Distance, Participants, PrototypeDistance, Prototypes, UpdateCosine
-from hcfl.tiers.formulation import Conditional, Correlation, Formulation
+from hcfl.tiers.distance import (
+    Distance,
+    FeatureNormDistance,
+    ParameterDistance,
+    Participants,
+    PrincipalAngles,
+    PrototypeDistance,
+    Prototypes,
+    Signs,
+    UpdateCosine,
+)
+from hcfl.tiers.formulation import Conditional, Correlation, Formulation, Joint
 from hcfl.tiers.weighting import (
     Assigned,
+    ByLabelDistribution,
+    FuzzyCMeans,
     HardByLoss,
     HardByParameters,
     SampleWiseEM,
+    Seen,
     SettlesAfterTraining,
     Single,
+    SoftCounts,
     SoftEM,
     Weighting,
     Weights,
@@ -36,26 +56,41 @@ from hcfl.tiers.weighting import (
 __all__ = [
     "Adaptation",
     "Assigned",
+    "ByLabelDistribution",
     "Conditional",
     "Correlation",
     "Decision",
+    "DecomposedCosineGroups",
     "Distance",
+    "FeatureNormDistance",
     "Fixed",
     "Formulation",
+    "FuzzyCMeans",
     "HardByLoss",
     "HardByParameters",
+    "HierarchicalOnce",
+    "Joint",
+    "MergeDecision",
+    "MergeSimilar",
+    "MoveDecision",
+    "ParameterDistance",
     "Participants",
+    "PrincipalAngles",
     "PrototypeDistance",
     "Prototypes",
     "SampleWiseEM",
+    "Seen",
     "SettlesAfterTraining",
+    "Signs",
     "Single",
+    "SoftCounts",
     "SoftEM",
     "SplitAndRemove",
     "SplitBySpectrum",
     "SplitDecision",
     "SplitWhenStationary",
     "UpdateCosine",
+    "WeightedKMeans",
     "Weighting",
     "Weights",
 ]

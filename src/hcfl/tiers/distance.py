@@ -1,10 +1,11 @@
 """Tier 4, distance: how far apart two clients are (spec §4).
 
-All distances are over this round's participants, whose evidence comes from the same parameters.
+Distances are over this round's participants, whose evidence comes from the same parameters; only signatures, which come
+from a client's data or from the initial model, can be compared across rounds, and the server keeps them.
 """
 
 from dataclasses import dataclass
-from typing import Literal, Protocol
+from typing import Literal, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor
@@ -36,16 +37,27 @@ class Participants:
     weights: Tensor
     """(participants,): ω̃ of each one for its own cluster."""
     prototypes: Prototypes | None = None
+    """Of features, or, where a distance asks for them, of features' norms."""
     updates: Tensor | None = None
     """(participants, parameters): how local training changed the parameters that are each one's own cluster's: the
     head, or the whole model where every cluster has one."""
     whole_updates: Tensor | None = None
     """(participants, parameters): the same with the extractor, also where it is shared."""
+    models: Tensor | None = None
+    """(participants, parameters): the trained parameters themselves, where `updates` has their change."""
+    signatures: Tensor | None = None
+    """(participants, …): what each one sent when it first took part. A method that looks at nothing else sees all
+    clients whose signature is known, absent or not."""
+    sizes: Tensor | None = None
+    """N_i, (participants,)."""
+    newcomers: Tensor | None = None
+    """(participants,): who took part for the first time."""
     round: int = 0
 
 
-Evidence = Literal["prototypes", "updates", "whole updates"]
-"""What tiers 3 and 4 can ask for."""
+Evidence = Literal["prototypes", "feature norms", "updates", "whole updates", "models", "first updates", "signatures"]
+"""What tiers 3 and 4 can ask for. The last two are sent once and kept: how one local epoch changed the initial model,
+or what the distance itself makes of a client's data (see `Signs`)."""
 
 
 class Distance(Protocol):
@@ -61,6 +73,15 @@ class Distance(Protocol):
 
         D_k is the block of the members of k. Nobody belongs to two clusters, so one matrix holds every D_k.
         """
+        ...
+
+
+@runtime_checkable
+class Signs(Protocol):
+    """A distance between signatures of its own; clients make them from their data, once."""
+
+    def signature(self, inputs: Tensor, labels: Tensor) -> Tensor:
+        """Return what one client sends, from inputs (samples, …) and labels (samples,)."""
         ...
 
 
@@ -116,6 +137,11 @@ def _weigh(distance: Tensor, participants: Participants, weighted: bool) -> Tens
     return distance * torch.outer(participants.weights, participants.weights) if weighted else distance
 
 
+def _check_over_classes(over_classes: str) -> None:
+    if over_classes not in ("max", "mean"):
+        raise InputError(f"over_classes = {over_classes!r}: must be max or mean")
+
+
 @dataclass(frozen=True)
 class PrototypeDistance:
     """The distance of HCFL+.
@@ -132,8 +158,7 @@ class PrototypeDistance:
     def __post_init__(self) -> None:
         if self.principle not in ("ASCP", "CSCP"):
             raise InputError(f"principle = {self.principle!r}: must be ASCP or CSCP")
-        if self.over_classes not in ("max", "mean"):
-            raise InputError(f"over_classes = {self.over_classes!r}: must be max or mean")
+        _check_over_classes(self.over_classes)
 
     def between(self, participants: Participants) -> Tensor:
         """Return D from the participants' prototypes."""
@@ -145,19 +170,115 @@ class PrototypeDistance:
 
 
 @dataclass(frozen=True)
+class FeatureNormDistance:
+    """How differently long clients' features are, class by class (Wei & Huang, 2023).
+
+    A client's norm profile is the mean ‖z‖ of each class over its mean ‖z‖ of all samples, so that overall scale does
+    not count; D is the largest (or mean) difference of profiles over the classes that both clients hold.
+    """
+
+    over_classes: Literal["max", "mean"] = "max"
+    weighted: bool = False
+    needs: Evidence = "feature norms"
+
+    def __post_init__(self) -> None:
+        _check_over_classes(self.over_classes)
+
+    def between(self, participants: Participants) -> Tensor:
+        """Return D from the prototypes of norms."""
+        assert participants.prototypes is not None
+        norms = participants.prototypes
+        profile = norms.class_means[..., 0] / norms.mean.clamp_min(torch.finfo(norms.mean.dtype).tiny)
+        shared = (norms.class_counts > 0)[:, None] & (norms.class_counts > 0)[None, :]
+        apart = (profile[:, None] - profile[None, :]).abs() * shared
+        if self.over_classes == "max":
+            distance = apart.amax(dim=2)
+        else:
+            distance = apart.sum(dim=2) / shared.sum(dim=2).clamp_min(1)
+        return _weigh(distance, participants, self.weighted)
+
+
+@dataclass(frozen=True)
 class UpdateCosine:
-    """1 − cos of local updates: CFL, ICFL, StoCFL; with the head's update only, the paper's ablation ① of HCFL+."""
+    """1 − cos of local updates: CFL, ICFL, StoCFL; with the head's update only, the paper's ablation ① of HCFL+.
+
+    `first updates` are those of one local epoch from the initial model, taken once: StoCFL.
+    """
 
     weighted: bool = True
-    of: Literal["updates", "whole updates"] = "updates"
+    of: Literal["updates", "whole updates", "first updates"] = "updates"
+
+    def __post_init__(self) -> None:
+        if self.of not in ("updates", "whole updates", "first updates"):
+            raise InputError(f"of = {self.of!r}: must be updates, whole updates or first updates")
 
     @property
     def needs(self) -> Evidence:
-        """The updates of the client's own cluster, or of everything that it trains."""
+        """The updates of the client's own cluster, of everything that it trains, or its first one."""
         return self.of
 
     def between(self, participants: Participants) -> Tensor:
         """Return D from the participants' updates."""
-        updates = participants.updates if self.of == "updates" else participants.whole_updates
+        choices = {
+            "updates": participants.updates,
+            "whole updates": participants.whole_updates,
+            "first updates": participants.signatures,
+        }
+        updates = choices[self.of]
         assert updates is not None
         return _weigh(cosine_distance(updates), participants, self.weighted)
+
+
+@dataclass(frozen=True)
+class ParameterDistance:
+    """‖θ_i − θ_j‖₂ of the trained parameters that are a client's own cluster's: FL+HC."""
+
+    weighted: bool = False
+    needs: Evidence = "models"
+
+    def between(self, participants: Participants) -> Tensor:
+        """Return D from the participants' trained models."""
+        assert participants.models is not None
+        # Straight differences: the usual detour over inner products loses what is left of nearly equal models.
+        distance = torch.cdist(participants.models, participants.models, compute_mode="donot_use_mm_for_euclid_dist")
+        return _weigh(distance, participants, self.weighted)
+
+
+@dataclass(frozen=True)
+class PrincipalAngles:
+    """Principal angles, in degrees, between the subspaces that clients' data lie in: PACFL (Vahidian et al., 2023).
+
+    A client's signature are the leading left singular vectors of its data matrix. Labels do not enter: only feature and
+    label shift are visible.
+    """
+
+    directions: int = 3
+    angle: Literal["smallest", "mean", "sum"] = "mean"
+    weighted: bool = False
+    needs: Evidence = "signatures"
+
+    def __post_init__(self) -> None:
+        if self.directions < 1:
+            raise InputError(f"directions = {self.directions}: must be at least 1")
+        if self.angle not in ("smallest", "mean", "sum"):
+            raise InputError(f"angle = {self.angle!r}: must be smallest, mean or sum")
+
+    def signature(self, inputs: Tensor, labels: Tensor) -> Tensor:
+        """Return an orthonormal basis (features, directions) of where the inputs mostly lie.
+
+        A client with fewer samples than directions fills up with zeros: a right angle to everything.
+        """
+        rows = inputs.flatten(1)
+        _, _, axes = torch.linalg.svd(rows, full_matrices=False)
+        basis = axes[: self.directions].T
+        return torch.nn.functional.pad(basis, (0, self.directions - basis.shape[1]))
+
+    def between(self, participants: Participants) -> Tensor:
+        """Return D from the participants' bases."""
+        assert participants.signatures is not None
+        bases = participants.signatures.double()
+        products = torch.einsum("ifp,jfq->ijpq", bases, bases)
+        angles = torch.rad2deg(torch.linalg.svdvals(products).clamp(0, 1).acos())
+        reduced = {"smallest": angles.amin(dim=2), "mean": angles.mean(dim=2), "sum": angles.sum(dim=2)}[self.angle]
+        distance = ((reduced + reduced.T) / 2).fill_diagonal_(0).to(participants.signatures.dtype)
+        return _weigh(distance, participants, self.weighted)

@@ -6,6 +6,8 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
+from hcfl.errors import InputError
+
 
 class Formulation(Protocol):
     """The log-likelihood of labelled samples under each cluster.
@@ -19,22 +21,32 @@ class Formulation(Protocol):
         """Whether clients must report F, so that the server can send P_k(y)."""
         ...
 
-    def log_likelihood(self, log_prob: Tensor, labels: Tensor, class_shares: Tensor) -> Tensor:
+    @property
+    def gaussians(self) -> int:
+        """How many Gaussians model the density of the inputs; 0: it is not modelled."""
+        ...
+
+    def log_likelihood(
+        self, log_prob: Tensor, labels: Tensor, class_shares: Tensor, log_density: Tensor | None
+    ) -> Tensor:
         """Return log L_k(x_j, y_j) as (samples, clusters).
 
         `log_prob` is log p_k(y_j|x_j) as (samples, clusters), `labels` (samples,), `class_shares` P_k(y) as
-        (clusters, classes).
+        (clusters, classes), `log_density` log p_k(x_j) as (samples, clusters), where it is modelled and known already.
         """
         ...
 
 
 @dataclass(frozen=True)
 class Conditional:
-    """log L_k = log p_k(y|x): FedAvg, IFCA, FeSEM, FedEM."""
+    """log L_k = log p_k(y|x): FedAvg, IFCA, FeSEM, FedEM, FedSoft, CFL, ICFL, StoCFL."""
 
     uses_class_shares: bool = False
+    gaussians: int = 0
 
-    def log_likelihood(self, log_prob: Tensor, labels: Tensor, class_shares: Tensor) -> Tensor:
+    def log_likelihood(
+        self, log_prob: Tensor, labels: Tensor, class_shares: Tensor, log_density: Tensor | None = None
+    ) -> Tensor:
         """Return the negative cross-entropy itself."""
         return log_prob
 
@@ -50,10 +62,43 @@ class Correlation:
     floor: float = 1e-8
     """Counts below it are raised to it, so that P_k(y) is never 0."""
     uses_class_shares: bool = True
+    gaussians: int = 0
 
-    def log_likelihood(self, log_prob: Tensor, labels: Tensor, class_shares: Tensor) -> Tensor:
+    def log_likelihood(
+        self, log_prob: Tensor, labels: Tensor, class_shares: Tensor, log_density: Tensor | None = None
+    ) -> Tensor:
         """Return the log of the density ratio p_k(y|x) / P_k(y)."""
         return log_prob - class_shares.log().T[labels]
+
+
+@dataclass(frozen=True)
+class Joint:
+    """log L_k = log p_k(y|x) + log p_k(z): FedGMM.
+
+    The density of the embedded inputs is a mixture of Gaussians that all clusters share, mixed by each client and
+    cluster in its own way, p_ik(z) = Σ_a ρ_ika·N(z; m_a, S_a): FedGMM's π_i over pairs (a, k) is ω_ik·ρ_ika. z is the
+    initial extractor's output on its leading principal axes, so it never changes.
+    """
+
+    gaussians: int = 3
+    dimensions: int = 32
+    """How many principal axes z has, at most."""
+    floor: float = 1e-3
+    """The smallest variance a Gaussian can have on an axis."""
+    uses_class_shares: bool = False
+
+    def __post_init__(self) -> None:
+        for name in ("gaussians", "dimensions"):
+            if (value := getattr(self, name)) < 1:
+                raise InputError(f"{name} = {value}: must be at least 1")
+        if not self.floor > 0:
+            raise InputError(f"floor = {self.floor}: must be greater than 0")
+
+    def log_likelihood(
+        self, log_prob: Tensor, labels: Tensor, class_shares: Tensor, log_density: Tensor | None = None
+    ) -> Tensor:
+        """Return the joint log-likelihood; before the first report there is no density, and it is conditional."""
+        return log_prob if log_density is None else log_prob + log_density
 
 
 def class_counts(responsibilities: Tensor, labels: Tensor, classes: int) -> Tensor:

@@ -1,8 +1,7 @@
-"""Tier 3, adaptation: when and how the number of clusters changes (spec §4)."""
+"""Splitting: HCFL+, CFL, ICFL."""
 
 from dataclasses import dataclass, replace
 from math import e, log
-from typing import Protocol
 
 import numpy as np
 import torch
@@ -10,59 +9,8 @@ from sklearn.cluster import AgglomerativeClustering, KMeans
 from torch import Tensor
 
 from hcfl.errors import InputError
+from hcfl.tiers.adaptation.decision import Decision, cluster_blocks
 from hcfl.tiers.distance import Evidence, Participants
-
-
-@dataclass(frozen=True)
-class SplitDecision:
-    """Cut one cluster in two. Parts hold client ids; the first part keeps the cluster, the second founds a new one."""
-
-    parent: int
-    first: tuple[int, ...]
-    second: tuple[int, ...]
-    halve: bool
-    """Soft weights: halve them between the two ("SCWU"), or make the members one-hot at their part."""
-    maximum: float
-    mean: float
-    threshold: float
-
-
-@dataclass(frozen=True)
-class Decision:
-    """What changes after a round; clusters are columns as they stand before the change."""
-
-    splits: tuple[SplitDecision, ...] = ()
-    remove: tuple[int, ...] = ()
-
-
-class Adaptation(Protocol):
-    """A rule that looks at a round's participants and decides how the clusters change."""
-
-    @property
-    def adaptive(self) -> bool:
-        """Whether it can change the number of clusters, and so needs a distance."""
-        ...
-
-    @property
-    def needs(self) -> Evidence | None:
-        """Which evidence it looks at beside the distance."""
-        ...
-
-    def decide(self, participants: Participants, distance: Tensor | None, occupied: Tensor) -> Decision:
-        """Decide from D (participants, participants) and from which clusters are some client's own (clusters,)."""
-        ...
-
-
-@dataclass(frozen=True)
-class Fixed:
-    """K never changes."""
-
-    adaptive: bool = False
-    needs: Evidence | None = None
-
-    def decide(self, participants: Participants, distance: Tensor | None, occupied: Tensor) -> Decision:
-        """Change nothing."""
-        return Decision()
 
 
 @dataclass(frozen=True)
@@ -76,6 +24,7 @@ class SplitAndRemove:
     rho: float
     scwu: bool = True
     adaptive: bool = True
+    uses_distance: bool = True
     needs: Evidence | None = None
 
     def __post_init__(self) -> None:
@@ -116,6 +65,7 @@ class SplitWhenStationary:
     max_coordinate: bool = False
     lost_ids: bool = False
     adaptive: bool = True
+    uses_distance: bool = True
     needs: Evidence | None = "whole updates"
 
     def decide(self, participants: Participants, distance: Tensor | None, occupied: Tensor) -> Decision:
@@ -146,6 +96,7 @@ class SplitBySpectrum:
     epsilon1: float = 4.0
     from_start: bool = False
     adaptive: bool = True
+    uses_distance: bool = True
     needs: Evidence | None = None
 
     def threshold(self, round_: int) -> float:
@@ -175,39 +126,6 @@ class SplitBySpectrum:
                     )
                 )
         return Decision(tuple(splits))
-
-
-@dataclass(frozen=True)
-class Block:
-    """The participants of one cluster, and the distances between them."""
-
-    cluster: int
-    rows: Tensor
-    clients: tuple[int, ...]
-    distance: Tensor
-
-    def split(self, in_second: list[bool], halve: bool, maximum: float, mean: float, threshold: float) -> SplitDecision:
-        """Name the clients of both parts."""
-        return SplitDecision(
-            parent=self.cluster,
-            first=tuple(c for c, second in zip(self.clients, in_second, strict=True) if not second),
-            second=tuple(c for c, second in zip(self.clients, in_second, strict=True) if second),
-            halve=halve,
-            maximum=maximum,
-            mean=mean,
-            threshold=threshold,
-        )
-
-
-def cluster_blocks(participants: Participants, distance: Tensor) -> dict[int, Block]:
-    """Cut D into one block for each cluster that has at least two participants."""
-    blocks = {}
-    for cluster in sorted(set(participants.members.tolist())):
-        rows = torch.nonzero(participants.members == cluster).flatten()
-        if len(rows) > 1:
-            clients = tuple(participants.clients[row] for row in rows.tolist())
-            blocks[cluster] = Block(cluster, rows, clients, distance[rows][:, rows])
-    return blocks
 
 
 def complete_linkage_halves(distance: Tensor) -> list[bool]:

@@ -1,0 +1,41 @@
+"""Tier 3, adaptation: when and how the number of clusters changes (spec §4 and §6)."""
+
+from hcfl.tiers.adaptation.decision import (
+    Adaptation,
+    Block,
+    Decision,
+    Fixed,
+    MergeDecision,
+    MoveDecision,
+    SplitDecision,
+    cluster_blocks,
+)
+from hcfl.tiers.adaptation.group import DecomposedCosineGroups, HierarchicalOnce, WeightedKMeans
+from hcfl.tiers.adaptation.merge import MergeSimilar
+from hcfl.tiers.adaptation.split import (
+    SplitAndRemove,
+    SplitBySpectrum,
+    SplitWhenStationary,
+    complete_linkage_halves,
+    two_means_halves,
+)
+
+__all__ = [
+    "Adaptation",
+    "Block",
+    "Decision",
+    "DecomposedCosineGroups",
+    "Fixed",
+    "HierarchicalOnce",
+    "MergeDecision",
+    "MergeSimilar",
+    "MoveDecision",
+    "SplitAndRemove",
+    "SplitBySpectrum",
+    "SplitDecision",
+    "SplitWhenStationary",
+    "WeightedKMeans",
+    "cluster_blocks",
+    "complete_linkage_halves",
+    "two_means_halves",
+]

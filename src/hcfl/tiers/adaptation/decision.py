@@ -1,0 +1,120 @@
+"""What an adaptation looks at, and what it can decide."""
+
+from dataclasses import dataclass
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from hcfl.tiers.distance import Evidence, Participants
+
+
+@dataclass(frozen=True)
+class SplitDecision:
+    """Cut one cluster in two. Parts hold client ids; the first part keeps the cluster, the second founds a new one."""
+
+    parent: int
+    first: tuple[int, ...]
+    second: tuple[int, ...]
+    halve: bool
+    """Soft weights: halve them between the two ("SCWU"), or make the members one-hot at their part."""
+    maximum: float
+    mean: float
+    threshold: float
+
+
+@dataclass(frozen=True)
+class MergeDecision:
+    """Let one cluster take in another, with all its clients and their weights."""
+
+    into: int
+    gone: int
+    distance: float
+    threshold: float
+
+
+@dataclass(frozen=True)
+class MoveDecision:
+    """Put one client into another cluster, with all its weight."""
+
+    client: int
+    to: int
+
+
+@dataclass(frozen=True)
+class Decision:
+    """What changes after a round; clusters are columns as they stand before the change."""
+
+    splits: tuple[SplitDecision, ...] = ()
+    remove: tuple[int, ...] = ()
+    merges: tuple[MergeDecision, ...] = ()
+    moves: tuple[MoveDecision, ...] = ()
+
+
+class Adaptation(Protocol):
+    """A rule that looks at a round's participants and decides how the clusters change."""
+
+    @property
+    def adaptive(self) -> bool:
+        """Whether it can change clusters at all."""
+        ...
+
+    @property
+    def uses_distance(self) -> bool:
+        """Whether it decides by the distance of tier 4."""
+        ...
+
+    @property
+    def needs(self) -> Evidence | None:
+        """Which evidence it looks at itself, beside the distance."""
+        ...
+
+    def decide(self, participants: Participants, distance: Tensor | None, occupied: Tensor) -> Decision:
+        """Decide from D (participants, participants) and from which clusters are some client's own (clusters,)."""
+        ...
+
+
+@dataclass(frozen=True)
+class Fixed:
+    """K never changes."""
+
+    adaptive: bool = False
+    uses_distance: bool = False
+    needs: Evidence | None = None
+
+    def decide(self, participants: Participants, distance: Tensor | None, occupied: Tensor) -> Decision:
+        """Change nothing."""
+        return Decision()
+
+
+@dataclass(frozen=True)
+class Block:
+    """The participants of one cluster, and the distances between them."""
+
+    cluster: int
+    rows: Tensor
+    clients: tuple[int, ...]
+    distance: Tensor
+
+    def split(self, in_second: list[bool], halve: bool, maximum: float, mean: float, threshold: float) -> SplitDecision:
+        """Name the clients of both parts."""
+        return SplitDecision(
+            parent=self.cluster,
+            first=tuple(c for c, second in zip(self.clients, in_second, strict=True) if not second),
+            second=tuple(c for c, second in zip(self.clients, in_second, strict=True) if second),
+            halve=halve,
+            maximum=maximum,
+            mean=mean,
+            threshold=threshold,
+        )
+
+
+def cluster_blocks(participants: Participants, distance: Tensor) -> dict[int, Block]:
+    """Cut D into one block for each cluster that has at least two participants."""
+    blocks = {}
+    for cluster in sorted(set(participants.members.tolist())):
+        rows = torch.nonzero(participants.members == cluster).flatten()
+        if len(rows) > 1:
+            clients = tuple(participants.clients[row] for row in rows.tolist())
+            blocks[cluster] = Block(cluster, rows, clients, distance[rows][:, rows])
+    return blocks

@@ -1,0 +1,195 @@
+"""Grouping: all clients are clustered at once, where splitting goes step by step (FL+HC, PACFL, FedGroup, WeCFL).
+
+Dealing one cluster's clients into n groups is n − 1 splits: all but the largest group leave it, one after another.
+"""
+
+import warnings
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from sklearn.cluster import AgglomerativeClustering, KMeans
+from sklearn.exceptions import ConvergenceWarning
+from torch import Tensor
+from torch.nn.functional import normalize
+
+from hcfl.errors import InputError
+from hcfl.tiers.adaptation.decision import Decision, MoveDecision, SplitDecision
+from hcfl.tiers.distance import Evidence, Participants
+
+Labels = NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class HierarchicalOnce:
+    """FL+HC and PACFL: in one round, cut a hierarchical clustering of all clients at a distance (Briggs et al., 2020).
+
+    A client that comes later joins the cluster whose members are nearest to it on average.
+    """
+
+    threshold: float
+    after: int = 1
+    """The round after which clients are grouped."""
+    linkage: Literal["average", "complete", "single"] = "average"
+    adaptive: bool = True
+    uses_distance: bool = True
+    needs: Evidence | None = None
+
+    def __post_init__(self) -> None:
+        if not self.threshold > 0:
+            raise InputError(f"threshold = {self.threshold}: must be greater than 0")
+        if self.linkage not in ("average", "complete", "single"):
+            raise InputError(f"linkage = {self.linkage!r}: must be average, complete or single")
+
+    def decide(self, participants: Participants, distance: Tensor | None, occupied: Tensor) -> Decision:
+        """Group once, then place newcomers."""
+        assert distance is not None
+        if participants.round < self.after or len(distance) < 2:
+            return Decision()
+        if participants.round > self.after:
+            return Decision(moves=place(participants, distance))
+        linkage = AgglomerativeClustering(
+            n_clusters=None, distance_threshold=self.threshold, metric="precomputed", linkage=self.linkage
+        )
+        labels = linkage.fit_predict(distance.cpu().double().numpy())
+        return Decision(group(participants, labels, float(distance.max()), float(distance.mean()), self.threshold))
+
+
+@dataclass(frozen=True)
+class DecomposedCosineGroups:
+    """FedGroup: a fixed number of groups by the decomposed cosine of updates (Duan et al., 2021).
+
+    With V the leading right singular vectors of the updates, as many as groups, a client is the row of cosines of its
+    update with them; k-means on these rows makes the groups. A client that comes later joins the group whose mean
+    update has the largest cosine with its own.
+    """
+
+    groups: int = 3
+    adaptive: bool = True
+    uses_distance: bool = False
+    needs: Evidence | None = "first updates"
+
+    def __post_init__(self) -> None:
+        _at_least_two(self.groups)
+
+    def decide(self, participants: Participants, distance: Tensor | None, occupied: Tensor) -> Decision:
+        """Group in the first round, then place newcomers."""
+        assert participants.signatures is not None
+        updates = participants.signatures
+        if participants.round > 1:
+            return Decision(moves=place(participants, _distance_to_group_means(participants, updates)))
+        profile = decomposed_cosine(updates, self.groups)
+        if (labels := k_means(profile, self.groups)) is None:
+            return Decision()
+        apart = torch.cdist(profile, profile)
+        return Decision(group(participants, labels, float(apart.max()), float(apart.mean()), 0.0))
+
+
+@dataclass(frozen=True)
+class WeightedKMeans:
+    """WeCFL: k-means of the clients' trained models, weighted by their sizes, in every round (Ma et al., 2022).
+
+    In the first round all start from one model, so it is their updates that are clustered.
+    """
+
+    groups: int = 3
+    adaptive: bool = True
+    uses_distance: bool = False
+    needs: Evidence | None = "models"
+
+    def __post_init__(self) -> None:
+        _at_least_two(self.groups)
+
+    def decide(self, participants: Participants, distance: Tensor | None, occupied: Tensor) -> Decision:
+        """Found the groups, or move clients to where k-means, started from the present clusters, puts them."""
+        assert participants.models is not None
+        assert participants.sizes is not None
+        models = participants.models
+        if len(occupied) == 1:
+            labels = k_means(models, self.groups, participants.sizes)
+            if labels is None:
+                return Decision()
+            apart = torch.cdist(models, models)
+            return Decision(group(participants, labels, float(apart.max()), float(apart.mean()), 0.0))
+        present = sorted(set(participants.members.tolist()))
+        inside = torch.stack([participants.members == cluster for cluster in present]).to(models)
+        mass = inside * participants.sizes.to(models)
+        centres = mass @ models / mass.sum(dim=1, keepdim=True)
+        labels = k_means(models, len(present), participants.sizes, centres)
+        return Decision(moves=() if labels is None else _moves(participants, [present[label] for label in labels]))
+
+
+def _at_least_two(groups: int) -> None:
+    if groups < 2:
+        raise InputError(f"groups = {groups}: must be at least 2")
+
+
+def decomposed_cosine(updates: Tensor, directions: int) -> Tensor:
+    """Cosines of each client's update with the leading singular directions of all, (clients, directions)."""
+    _, _, axes = torch.linalg.svd(updates.double(), full_matrices=False)
+    cosines: Tensor = normalize(updates.double(), dim=1) @ axes[:directions].T
+    return cosines
+
+
+def k_means(points: Tensor, groups: int, sizes: Tensor | None = None, centres: Tensor | None = None) -> Labels | None:
+    """Cluster points by (weighted) k-means, drawn ten times or started from given centres; None with too few points."""
+    rows = points.cpu().double().numpy()
+    if groups < 2 or len(np.unique(rows, axis=0)) < groups:
+        return None
+    if centres is None:
+        model = KMeans(groups, n_init=10, random_state=0)
+    else:
+        model = KMeans(groups, init=centres.cpu().double().numpy(), n_init=1, random_state=0)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ConvergenceWarning)
+        labels: Labels = model.fit_predict(rows, sample_weight=None if sizes is None else sizes.double().numpy())
+    return labels
+
+
+def group(
+    participants: Participants, labels: Labels, maximum: float, mean: float, threshold: float
+) -> tuple[SplitDecision, ...]:
+    """Cut one cluster into labelled groups; the largest keeps it (on equal sizes, the one with the first client)."""
+    sizes = {label: int((labels == label).sum()) for label in labels.tolist()}
+    left = list(zip(participants.clients, labels.tolist(), strict=True))
+    splits = []
+    for leaving in reversed(sorted(sizes, key=lambda label: sizes[label], reverse=True)[1:]):
+        second = tuple(client for client, label in left if label == leaving)
+        left = [(client, label) for client, label in left if label != leaving]
+        first = tuple(client for client, _ in left)
+        parent = int(participants.members[0])
+        splits.append(SplitDecision(parent, first, second, False, maximum, mean, threshold))
+    return tuple(splits)
+
+
+def place(participants: Participants, distance: Tensor) -> tuple[MoveDecision, ...]:
+    """Move each newcomer to the cluster whose members, newcomers apart, are nearest to it on average."""
+    assert participants.newcomers is not None
+    settled = ~participants.newcomers
+    clusters = sorted(set(participants.members[settled].tolist()))
+    if not clusters:
+        return ()
+    inside = torch.stack([settled & (participants.members == cluster) for cluster in clusters]).double()
+    average = distance.cpu().double() @ inside.T / inside.sum(dim=1)
+    nearest = average.argmin(dim=1).tolist()
+    wanted = [
+        clusters[nearest[row]] if new else int(participants.members[row])
+        for row, new in enumerate(participants.newcomers.tolist())
+    ]
+    return _moves(participants, wanted)
+
+
+def _distance_to_group_means(participants: Participants, updates: Tensor) -> Tensor:
+    """1 − cos of each client's update with the mean update of every other client's group, as a matrix over clients."""
+    assert participants.newcomers is not None
+    same = participants.members[:, None] == participants.members[None, :]
+    mates = (same & ~participants.newcomers).to(updates)
+    means = mates @ updates / mates.sum(dim=1, keepdim=True).clamp_min(1)
+    return 1 - normalize(updates, dim=1) @ normalize(means, dim=1).T
+
+
+def _moves(participants: Participants, wanted: list[int]) -> tuple[MoveDecision, ...]:
+    rows = zip(participants.clients, participants.members.tolist(), wanted, strict=True)
+    return tuple(MoveDecision(client, to) for client, now, to in rows if now != to)

@@ -1,0 +1,132 @@
+"""Hard weights: every client belongs to exactly one cluster."""
+
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from hcfl.tiers.weighting.weights import Seen, Weights, best_cluster, hard_weights, one_hot, own_or_best
+
+
+@dataclass(frozen=True)
+class Single:
+    """One cluster for everybody: FedAvg."""
+
+    hard: bool = True
+
+    def start(self, client: Tensor, samples: int) -> Weights:
+        """All mass on the only cluster."""
+        return Weights(client)
+
+    def e_step(self, weights: Weights, seen: Seen) -> tuple[Weights, Tensor]:
+        """Keep the only cluster."""
+        return hard_weights(0, seen.log_likelihood)
+
+    def newcomer(self, weights: Tensor, seen: Seen) -> Tensor:
+        """Keep the only cluster."""
+        return weights
+
+
+@dataclass(frozen=True)
+class HardByLoss:
+    """One-hot at argmin_k of the mean local loss: IFCA.
+
+    `zero_empty` reproduces public code that sets the model of a cluster without participants to zero.
+    """
+
+    zero_empty: bool = False
+    hard: bool = True
+
+    def start(self, client: Tensor, samples: int) -> Weights:
+        """Nothing is chosen yet."""
+        return Weights(client)
+
+    def e_step(self, weights: Weights, seen: Seen) -> tuple[Weights, Tensor]:
+        """Choose anew in every round."""
+        return hard_weights(best_cluster(seen.log_likelihood), seen.log_likelihood)
+
+    def newcomer(self, weights: Tensor, seen: Seen) -> Tensor:
+        """Choose by loss like everybody."""
+        return hard_weights(best_cluster(seen.log_likelihood), seen.log_likelihood)[0].client
+
+
+@dataclass(frozen=True)
+class HardByParameters:
+    """One-hot at argmin_k ‖θ_k − θ_i‖₂ after local training: FeSEM.
+
+    A client that has no cluster yet (the first round, or its cluster is gone) starts from the one with the lowest
+    loss. A newcomer does not train, so it chooses by loss as well. `zero_empty` reproduces public code that sets the
+    model of a cluster without participants to zero.
+    """
+
+    zero_empty: bool = False
+    hard: bool = True
+
+    def start(self, client: Tensor, samples: int) -> Weights:
+        """Nothing is chosen yet."""
+        return Weights(client)
+
+    def e_step(self, weights: Weights, seen: Seen) -> tuple[Weights, Tensor]:
+        """Train the cluster joined last time."""
+        return hard_weights(own_or_best(weights, seen.log_likelihood), seen.log_likelihood)
+
+    def settle(self, weights: Weights, distances: Tensor) -> Weights:
+        """Join the cluster nearest to the trained parameters."""
+        return Weights(one_hot(distances.argmin(), len(distances)).to(weights.client))
+
+    def newcomer(self, weights: Tensor, seen: Seen) -> Tensor:
+        """Choose by loss."""
+        return hard_weights(best_cluster(seen.log_likelihood), seen.log_likelihood)[0].client
+
+
+@dataclass(frozen=True)
+class Assigned:
+    """The server's clustering decides, by splits and merges: CFL, ICFL, StoCFL.
+
+    A client that no decision has placed yet takes the cluster with the lowest loss; so does a newcomer.
+    """
+
+    hard: bool = True
+
+    def start(self, client: Tensor, samples: int) -> Weights:
+        """Take the server's row."""
+        return Weights(client)
+
+    def e_step(self, weights: Weights, seen: Seen) -> tuple[Weights, Tensor]:
+        """Stay where the server has put the client."""
+        return hard_weights(own_or_best(weights, seen.log_likelihood), seen.log_likelihood)
+
+    def newcomer(self, weights: Tensor, seen: Seen) -> Tensor:
+        """Choose by loss."""
+        return hard_weights(best_cluster(seen.log_likelihood), seen.log_likelihood)[0].client
+
+
+@dataclass(frozen=True)
+class ByLabelDistribution:
+    """One-hot at the cluster whose class shares are nearest to the client's, by Hellinger distance (HACCS).
+
+    Where all clusters' shares are alike, as in the first round, the lowest loss decides.
+    """
+
+    hard: bool = True
+
+    def start(self, client: Tensor, samples: int) -> Weights:
+        """Nothing is chosen yet."""
+        return Weights(client)
+
+    def e_step(self, weights: Weights, seen: Seen) -> tuple[Weights, Tensor]:
+        """Choose anew in every round."""
+        return hard_weights(self._nearest(seen), seen.log_likelihood)
+
+    def newcomer(self, weights: Tensor, seen: Seen) -> Tensor:
+        """Choose like everybody."""
+        return hard_weights(self._nearest(seen), seen.log_likelihood)[0].client
+
+    def _nearest(self, seen: Seen) -> Tensor:
+        distances = hellinger(seen.class_mix, seen.class_shares)
+        alike = distances.max() - distances.min() <= 1e-6
+        return best_cluster(seen.log_likelihood) if alike else distances.argmin()
+
+
+def hellinger(mix: Tensor, shares: Tensor) -> Tensor:
+    """√(1 − Σ_c √(p(c)·P_k(c))) between one class mix (classes,) and several (clusters, classes)."""
+    return (1 - (mix * shares).sqrt().sum(dim=1)).clamp_min(0).sqrt()

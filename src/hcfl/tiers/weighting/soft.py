@@ -1,0 +1,132 @@
+"""Soft weights: every client is a mixture of clusters."""
+
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from hcfl.errors import InputError
+from hcfl.tiers.weighting.weights import Seen, Weights, best_cluster, hard_weights, one_hot, responsibilities
+
+LARGEST_LOG = 1e6
+"""Stands for the log of an infinite membership: a local model that equals a centre."""
+
+
+@dataclass(frozen=True)
+class SoftEM:
+    """γ_jk = softmax_k(log ω_k + log L_k), ω_k = mean_j γ_jk: FedEM, FedRC."""
+
+    hard: bool = False
+
+    def start(self, client: Tensor, samples: int) -> Weights:
+        """Take the server's row."""
+        return Weights(client)
+
+    def e_step(self, weights: Weights, seen: Seen) -> tuple[Weights, Tensor]:
+        """One client-wise EM step."""
+        gamma = responsibilities(weights.client, seen.log_likelihood)
+        return Weights(gamma.mean(dim=0)), gamma
+
+    def newcomer(self, weights: Tensor, seen: Seen) -> Tensor:
+        """One client-wise EM step."""
+        return responsibilities(weights, seen.log_likelihood).mean(dim=0)
+
+
+@dataclass(frozen=True)
+class SampleWiseEM:
+    """Sample-wise weights in training, client-wise ones at test time: HCFL+, eqs. (3)-(5).
+
+    `mu` is μ̃ = 1/(1+μN) in [0, 1]: the larger, the weaker the penalty that ties a sample's weights to its client's.
+    μ̃ = 0 is client-wise soft EM.
+    """
+
+    mu: float
+    hard: bool = False
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.mu <= 1:
+            raise InputError(f"mu = {self.mu}: must lie between 0 and 1")
+
+    def start(self, client: Tensor, samples: int) -> Weights:
+        """Take the server's row for the client and for each sample."""
+        return Weights(client, client.repeat(samples, 1))
+
+    def e_step(self, weights: Weights, seen: Seen) -> tuple[Weights, Tensor]:
+        """One EM step, all terms from the weights at the start of the round."""
+        assert weights.sample is not None
+        gamma = responsibilities(weights.sample, seen.log_likelihood)  # (3)
+        client = responsibilities(weights.client, seen.log_likelihood).mean(dim=0)  # (4)
+        return replace(weights, client=client, sample=self.mu * gamma + (1 - self.mu) * client), gamma  # (5)
+
+    def newcomer(self, weights: Tensor, seen: Seen) -> Tensor:
+        """One client-wise EM step: ω̃ never depends on the sample-wise weights."""
+        return responsibilities(weights, seen.log_likelihood).mean(dim=0)
+
+
+@dataclass(frozen=True)
+class SoftCounts:
+    """u_k = share of the samples whose lowest-loss cluster is k, floored, every `period` rounds: FedSoft.
+
+    γ puts each sample wholly on its best cluster. A newcomer takes the cluster with the lowest loss.
+    """
+
+    period: int = 2
+    floor: float = 1e-4
+    hard: bool = False
+
+    def __post_init__(self) -> None:
+        if self.period < 1:
+            raise InputError(f"period = {self.period}: must be at least 1")
+        if not 0 < self.floor < 1:
+            raise InputError(f"floor = {self.floor}: must lie between 0 and 1")
+
+    def start(self, client: Tensor, samples: int) -> Weights:
+        """Take the server's row."""
+        return Weights(client)
+
+    def e_step(self, weights: Weights, seen: Seen) -> tuple[Weights, Tensor]:
+        """Count again when it is time to, or when the client was never counted."""
+        gamma = one_hot(seen.log_likelihood.argmax(dim=1), seen.log_likelihood.shape[1]).to(seen.log_likelihood)
+        if not seen.first and (seen.round - 1) % self.period:
+            return weights, gamma
+        shares = gamma.mean(dim=0).clamp_min(self.floor)
+        return replace(weights, client=shares / shares.sum()), gamma
+
+    def newcomer(self, weights: Tensor, seen: Seen) -> Tensor:
+        """Choose by loss."""
+        return hard_weights(best_cluster(seen.log_likelihood), seen.log_likelihood)[0].client
+
+
+@dataclass(frozen=True)
+class FuzzyCMeans:
+    """u_k ∝ ‖θ_i − θ_k‖^(−2/(m−1)) of the client's trained model: fuzzy c-means of local models.
+
+    A centre is the mean of the local models weighted by u^m. A client without memberships yet starts from the cluster
+    with the lowest loss; a newcomer, who does not train, stays there.
+    """
+
+    fuzzifier: float = 2.0
+    hard: bool = False
+
+    def __post_init__(self) -> None:
+        if not self.fuzzifier > 1:
+            raise InputError(f"fuzzifier = {self.fuzzifier}: must be greater than 1")
+
+    def start(self, client: Tensor, samples: int) -> Weights:
+        """Nothing is known yet."""
+        return Weights(client)
+
+    def e_step(self, weights: Weights, seen: Seen) -> tuple[Weights, Tensor]:
+        """Keep the memberships that the last training gave."""
+        if seen.first:
+            return hard_weights(best_cluster(seen.log_likelihood), seen.log_likelihood)
+        return weights, weights.client.expand_as(seen.log_likelihood)
+
+    def settle(self, weights: Weights, distances: Tensor) -> Weights:
+        """Return memberships by distance; all of it where a centre is met exactly."""
+        log_membership = -2 / (self.fuzzifier - 1) * distances.log()
+        return replace(weights, client=torch.softmax(log_membership.clamp_max(LARGEST_LOG), dim=0))
+
+    def newcomer(self, weights: Tensor, seen: Seen) -> Tensor:
+        """Choose by loss."""
+        return hard_weights(best_cluster(seen.log_likelihood), seen.log_likelihood)[0].client
