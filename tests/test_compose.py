@@ -4,6 +4,7 @@ from dataclasses import replace
 from itertools import combinations
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from torch.testing import assert_close
@@ -102,6 +103,21 @@ def test_every_pair_of_choices_runs_two_rounds_or_is_refused_with_its_reason(tin
         assert_close(state.server.weights.sum(dim=1), torch.ones(6))
         changes += sum(len(record.changes) for record in records)
     assert changes or "adaptation" not in parts
+
+
+def test_whole_methods_drawn_at_random_run_two_rounds(tiny):
+    generator, ran = np.random.default_rng(0), 0
+    while ran < 60:
+        choices = {part: list(PART[part].values())[generator.integers(len(PART[part]))] for part in PART}
+        choices["adaptation"] = EAGER.get(type(choices["adaptation"]), choices["adaptation"])
+        try:
+            method = Method(**choices)
+        except InputError:
+            continue
+        state, _ = play(tiny, method, 2, participation=0.6, seed=ran)
+        assert_close(state.server.weights.sum(dim=1), torch.ones(6))
+        assert state.server.ensemble.clusters == len(state.server.clusters)
+        ran += 1
 
 
 def test_what_does_not_compose_is_refused_with_the_reason_that_the_table_gives():

@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 
+import numpy as np
 import pytest
 import torch
 from torch.testing import assert_close
@@ -10,16 +11,19 @@ from hcfl import rounds
 from hcfl.clusters import follow
 from hcfl.data import Federation
 from hcfl.engines import Sequential
+from hcfl.ensemble import forward
 from hcfl.errors import InputError
-from hcfl.local import ClusterModels
+from hcfl.local import ClusterModels, OwnModel
 from hcfl.method import Method
 from hcfl.methods import METHODS, build
 from hcfl.state import Update
 from hcfl.tiers import (
     Assigned,
+    ByLabelDistribution,
     Conditional,
     Correlation,
     Fixed,
+    FuzzyCMeans,
     HardByLoss,
     HardByParameters,
     PrototypeDistance,
@@ -261,3 +265,142 @@ def test_an_update_is_finite_only_when_all_of_it_is(part):
     model = {"w": torch.tensor([[1.0, torch.inf]])}
     bad = {"objective": float("nan"), "weights": torch.tensor([torch.nan]), "heads": model, "extractors": model}
     assert not rounds.is_finite(replace(update, **{part: bad[part]}))
+
+
+@pytest.mark.parametrize("name", ["stocfl", "fl+hc", "wecfl", "fedgroup"])
+def test_methods_that_group_clients_find_planted_clusters(planted, name):
+    settings = {"threshold": 1.2} if name == "fl+hc" else {}  # a length of updates, so it depends on model and data
+    state, records = play(planted, build(name, **settings), 10)
+    assert found_partition(state) == true_partition(planted)
+    assert records[-1].test > 0.9
+
+
+@pytest.mark.parametrize("name", ["fedgmm", "fedsoft"])
+def test_soft_methods_find_planted_clusters(planted, name):
+    found = [play(planted, build(name), 15, seed=seed)[0] for seed in range(3)]
+    assert any(found_partition(state) == true_partition(planted) for state in found)
+
+
+def test_fuzzy_c_means_of_heads_finds_planted_clusters(planted):
+    local = OwnModel(kept=False, proximal=0.0)
+    method = Method(Conditional(), FuzzyCMeans(), Fixed(), None, "split", 3, local)
+    found = [play(planted, method, 15, seed=seed)[0] for seed in range(4)]
+    assert any(found_partition(state) == true_partition(planted) for state in found)
+
+
+def two_cameras(seed=0) -> Federation:
+    """Eight clients whose inputs lie in one of two subspaces, with opposite labels: one model cannot serve both."""
+    generator = np.random.default_rng(seed)
+    x, y, client, concept, test = [], [], [], [], []
+    for one in range(10):
+        camera = one % 2
+        labels = generator.integers(0, 2, 60)
+        inputs = 0.05 * generator.normal(size=(60, 8))
+        inputs[:, 0] += 2 * labels - 1  # what the label depends on, the same for all …
+        inputs[:, 1 + 3 * camera : 4 + 3 * camera] += 2 * generator.normal(size=(60, 3))  # … and where else they lie
+        x.append(inputs)
+        y.append(labels ^ camera)
+        client.append(np.full(60, one))
+        concept.append(np.full(60, camera))
+        test.append(np.full(60, one >= 8))
+    arrays = [np.concatenate(part) for part in (x, y, client, concept, test)]
+    return Federation.from_arrays(
+        arrays[0].astype(np.float32), arrays[1], client=arrays[2], concept=arrays[3], test=arrays[4]
+    )
+
+
+def test_pacfl_finds_clients_whose_inputs_lie_elsewhere_and_fedavg_serves_neither():
+    federation = two_cameras()
+    state, records = play(federation, build("pacfl", threshold=60.0), 8)
+    assert found_partition(state) == true_partition(federation)
+    assert records[0].clusters == 2, "it groups in the first round"
+    assert records[-1].val > 0.9
+    _, fedavg = play(federation, build("fedavg"), 8)
+    assert fedavg[-1].val < records[-1].val - 0.03
+
+
+def test_labels_group_clients_that_hold_other_classes():
+    x, y = blobs(classes=6, per_class=80)
+    federation = Federation.from_arrays(x, y, clients=9, classes_per_client=2, grouping="grouped", seed=3)
+    held = [frozenset(federation.y[rows].tolist()) for rows in federation.train]
+    expected = {frozenset(c for c in range(9) if held[c] == group) for group in set(held)}
+    method = Method(Conditional(), ByLabelDistribution(), Fixed(), None, "full", 3)
+    found = [play(federation, method, 10, seed=seed)[0] for seed in range(5)]
+    assert any(found_partition(state) == expected for state in found)
+
+
+@pytest.mark.parametrize("name", ["stocfl", "fedgroup", "pacfl"])
+def test_clients_that_come_late_are_placed_by_what_they_send_once(planted, name):
+    federation = two_cameras() if name == "pacfl" else planted
+    settings = {"groups": 3} if name == "fedgroup" else {}
+    state, records = play(federation, build(name, **settings), 16, participation=0.5)
+    assert (state.server.last_seen > 0).all()
+    assert len(state.server.signatures) == federation.clients
+    assert records[0].participants < federation.clients
+    assert records[-1].quality.ari == 1.0
+    for client, own in state.clients.items():
+        missed = [change for change in state.server.changes if change.round >= own.round]
+        assert_close(follow(own.weights, own.clusters, missed, client).client, state.server.weights[client])
+
+
+def test_a_signature_is_sent_once_and_comes_from_the_initial_model(planted):
+    chosen = setting(planted, build("stocfl"), participation=0.5)
+    _, ensemble = start(planted, build("stocfl"))
+    known = {}
+    for state, record in rounds.play(chosen, rounds.begin(chosen, ensemble), 5):
+        new = state.server.signatures.keys() - known.keys()
+        parameters = sum(t[0].numel() for part in (ensemble.heads, ensemble.extractors) for t in part.values())
+        assert record.up["signatures"] == 4 * parameters * len(new)
+        for client, signature in known.items():
+            assert state.server.signatures[client] is signature
+        known = dict(state.server.signatures)
+    # Whenever a client comes, its signature is that of the first round.
+    together, _ = play(planted, build("stocfl"), 1)
+    for client, signature in known.items():
+        assert_close(signature, together.server.signatures[client])
+
+
+def test_fedsoft_clients_predict_with_their_own_models_and_newcomers_with_a_cluster(planted):
+    state, records = play(planted, build("fedsoft"), 4)
+    network = setting(planted, build("fedsoft")).network
+    hits = 0
+    for client, rows in enumerate(planted.val):
+        own = state.clients[client].own
+        _, logits = forward(network, own, planted.scaling(planted.x[rows]))
+        hits += int((logits[:, 0].argmax(dim=1) == planted.y[rows]).sum())
+    assert records[-1].val == pytest.approx(hits / sum(len(rows) for rows in planted.val))
+    for newcomer in state.newcomers:
+        assert sorted(newcomer.client.tolist()) == [0.0, 0.0, 1.0]
+
+
+def test_fedsoft_goes_on_from_a_client_s_own_model(planted):
+    method, still = build("fedsoft"), LocalSGD(lr=1e-12, batch=16)
+    half, _ = play(planted, method, 2)
+    ((after, _),) = rounds.play(setting(planted, method, sgd=still), half, 3)
+    for client, own in half.clients.items():
+        assert_close(after.clients[client].own.heads["weight"], own.own.heads["weight"])
+
+
+def test_stocfl_is_held_near_the_global_model(planted):
+    def spread(proximal):
+        state, _ = play(planted, build("stocfl", tau=1.0, proximal=proximal), 3)
+        heads = state.server.ensemble.heads["weight"].flatten(1)
+        return (heads - heads.mean(dim=0)).norm()
+
+    assert spread(5.0) < 0.6 * spread(0.0)
+
+
+def test_an_assigned_client_neither_receives_nor_runs_other_clusters_models(planted):
+    _, records = play(planted, build("local"), 1)
+    assert records[0].down["extractor"] == records[0].up["extractor"]
+    assert records[0].down["heads"] == records[0].up["heads"]
+
+
+def test_gaussians_appear_after_the_first_round_and_every_client_mixes_them(planted):
+    state, records = play(planted, build("fedgmm"), 4)
+    assert state.server.gaussians.means.shape == (3, 32)
+    for known in state.clients.values():
+        assert_close(known.weights.components.sum(dim=1), torch.ones(3))
+    assert records[1].up["moments"] < records[0].up["moments"], "statistics of Gaussians are smaller than of features"
+    assert records[0].down["other models"] == 0
+    assert records[1].down["other models"] > 0

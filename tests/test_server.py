@@ -7,9 +7,9 @@ import torch
 from torch.testing import assert_close
 
 from hcfl import server
-from hcfl.aggregation import Reports, aggregate, own_updates, weighted_mean, whole_updates
+from hcfl.aggregation import Reports, aggregate, own_models, own_updates, weighted_mean, whole_updates
 from hcfl.changes import apply
-from hcfl.clusters import Removal, Split
+from hcfl.clusters import Merge, Move, Removal, Split
 from hcfl.ensemble import Ensemble
 from hcfl.method import Method
 from hcfl.methods import build
@@ -20,6 +20,8 @@ from hcfl.tiers import (
     Correlation,
     Decision,
     Fixed,
+    MergeDecision,
+    MoveDecision,
     SoftEM,
     SplitAndRemove,
     SplitDecision,
@@ -338,3 +340,120 @@ def test_running_statistics_are_no_part_of_a_whole_update():
     trained = replace(update(0, 1, [[4.0]], [1.0]), extractors=model(1.5, 100.0))
     found = whole_updates(network, received, Reports.of([trained], received), torch.tensor([0]))
     assert found.tolist() == [[3.0, 0.5]]
+
+
+def test_a_merge_takes_the_size_weighted_mean_of_models_and_all_clients():
+    state = server.begin(build("stocfl"), ensemble([[1.0], [2.0], [6.0]], [[0.0], [0.0], [4.0]], "full"), 3, 2)
+    each = torch.eye(3).tolist()
+    updates = [
+        update(c, 10 * (c + 1), [[v]], each[c], columns=(c,), extractors=[[v]]) for c, v in enumerate((1.0, 2.0, 6.0))
+    ]
+    state = replace(server.record(state, updates), clusters=(4, 5, 8), counts=torch.arange(18.0).view(3, 3, 2))
+    merge = MergeDecision(into=0, gone=2, distance=0.1, threshold=0.9)
+    after = apply(state, Decision(merges=(merge,)), True, Reports.of(updates, state.ensemble))
+    # Clients 0 (10 samples) and 2 (30): (10·1 + 30·6)/40 and (10·0 + 30·4)/40.
+    assert after.ensemble.heads["h"].tolist() == [[4.75], [2.0]]
+    assert after.ensemble.extractors["e"].tolist() == [[3.0], [0.0]]
+    assert after.clusters == (4, 5)
+    assert after.members.tolist() == [0, 1, 0]
+    assert after.weights.tolist() == [[1.0, 0.0], [0.0, 1.0], [1.0, 0.0]]
+    assert after.counts[0].tolist() == [[0.0 + 4.0, 1.0 + 5.0], [2.0, 3.0]]
+    assert after.changes == (Merge(1, into=4, gone=8, distance=0.1, threshold=0.9),)
+
+
+def test_merges_follow_each_other_by_id():
+    state = server.begin(build("stocfl"), ensemble([[1.0], [2.0], [6.0]], [[0.0]] * 3, "full"), 3, 2)
+    updates = [update(c, 1, [[0.0]], torch.eye(3)[c].tolist(), columns=(c,)) for c in range(3)]
+    state = server.record(state, updates)
+    merges = (MergeDecision(1, 2, 0.1, 0.9), MergeDecision(0, 1, 0.2, 0.9))
+    after = apply(state, Decision(merges=merges), True, Reports.of(updates, state.ensemble))
+    # (2 + 6)/2 = 4 for two clients, then (1 + 2·4)/3
+    assert after.ensemble.heads["h"].tolist() == [[3.0]]
+    assert after.members.tolist() == [0, 0, 0]
+    assert after.weights.tolist() == [[1.0]] * 3
+
+
+def test_a_client_that_moves_takes_its_trained_model_along():
+    state = server.begin(build("wecfl"), ensemble([[0.0], [0.0]], [[0.0], [0.0]], "full"), 4, 2)
+    hard = [[1.0, 0.0], [1.0, 0.0], [0.0, 1.0]]
+    updates = [
+        update(c, 10, [[v]], w, columns=(w.index(1.0),), extractors=[[v]])
+        for c, (v, w) in enumerate(zip((1.0, 9.0, 7.0), hard, strict=True))
+    ]
+    reports = Reports.of(updates, state.ensemble)
+    state = server.record(state, updates)
+    state = replace(state, ensemble=aggregate(state.ensemble, reports), counts=torch.ones(4, 2, 2))
+    assert state.ensemble.heads["h"].tolist() == [[5.0], [7.0]]
+    after = apply(state, Decision(moves=(MoveDecision(1, 1),)), True, reports)
+    assert after.ensemble.heads["h"].tolist() == after.ensemble.extractors["e"].tolist() == [[1.0], [8.0]]
+    assert after.members.tolist()[:3] == [0, 1, 1]
+    assert after.weights[1].tolist() == [0.0, 1.0]
+    assert after.counts[1].tolist() == [[0.0, 0.0], [2.0, 2.0]], "what it reported is the other cluster's now"
+    assert after.counts[0].tolist() == [[1.0, 1.0], [1.0, 1.0]]
+    assert after.changes == (Move(1, clients=(1,), to=(1,)),)
+
+
+def test_own_models_count_in_every_cluster_by_weight():
+    """FedSoft: cluster k is the average of the clients' models, weighted by column-normalised counts."""
+    received = ensemble([[0.0], [0.0]], [[0.0], [0.0]], "full")
+    updates = [
+        replace(update(0, 30, [[1.0]], [0.8, 0.2], columns=(0,), extractors=[[1.0]]), mass=torch.tensor([[0.8, 0.2]])),
+        replace(update(1, 10, [[5.0]], [0.6, 0.4], columns=(0,), extractors=[[5.0]]), mass=torch.tensor([[0.6, 0.4]])),
+    ]
+    found = aggregate(received, Reports.of(updates, received))
+    # Counts: 24 and 6 of cluster 0, 6 and 4 of cluster 1.
+    expected = torch.tensor([[(24 * 1 + 6 * 5) / 30], [(6 * 1 + 4 * 5) / 10]])
+    assert_close(found.heads["h"], expected)
+    assert_close(found.extractors["e"], expected)
+
+
+def test_an_own_model_s_update_counts_from_the_mixture_that_it_started_from():
+    received = ensemble([[1.0], [2.0]])
+    mixture = torch.tensor([[0.25, 0.75]])
+    own = replace(update(0, 1, [[4.0]], [0.25, 0.75], columns=(0,)), started=mixture, mass=mixture)
+    found = own_updates(NETWORK, received, Reports.of([own], received), torch.tensor([1]))
+    assert found.tolist() == [[4.0 - 1.75]]
+    assert own_models(NETWORK, Reports.of([own], received), torch.tensor([1])).tolist() == [[4.0]]
+
+
+@pytest.mark.parametrize(("name", "zero"), [("ifca", True), ("fesem", True), ("ifca", False), ("fesem", False)])
+def test_a_cluster_without_participants_keeps_its_model_unless_the_public_error_is_wanted(name, zero):
+    method = build(name, clusters=2, zero_empty=zero)
+    state = server.begin(method, ensemble([[3.0], [4.0]], [[5.0], [6.0]], "full"), clients=1, classes=2)
+    only = update(0, 1, [[1.0]], [1.0, 0.0], columns=(0,), extractors=[[2.0]])
+    after = server.conclude(method, NETWORK, state, [only])
+    assert after.ensemble.heads["h"].tolist() == [[1.0], [0.0 if zero else 4.0]]
+    assert after.ensemble.extractors["e"].tolist() == [[2.0], [0.0 if zero else 6.0]]
+
+
+def test_the_common_model_is_the_mean_of_all_participants_models():
+    state = server.begin(build("stocfl"), ensemble([[0.0]] * 3, [[0.0]] * 3, "full"), clients=3, classes=2)
+    assert state.common.heads["h"].tolist() == [[0.0]]
+    updates = [
+        replace(
+            update(c, n, [[v]], torch.eye(3)[c].tolist(), columns=(c,), extractors=[[-v]]),
+            signature=torch.eye(3)[c],
+        )
+        for c, n, v in ((0, 30, 1.0), (2, 10, 5.0))
+    ]
+    after = server.conclude(build("stocfl"), NETWORK, state, updates)
+    assert after.common.heads["h"].tolist() == [[2.0]]
+    assert after.common.extractors["e"].tolist() == [[-2.0]]
+    assert after.signatures.keys() == {0, 2}
+    assert server.broadcast(build("stocfl"), after, 2).common is after.common
+    assert server.begin(build("cfl"), ensemble([[0.0]], topology="full"), 3, 2).common is None
+
+
+def test_signatures_are_compared_across_rounds_but_updates_are_not():
+    stocfl = build("stocfl", tau=0.5)
+    state = server.begin(stocfl, ensemble([[0.0]] * 3, [[0.0]] * 3, "full"), clients=3, classes=2)
+
+    def report(client, signature):
+        new = update(client, 1, [[0.0]], torch.eye(3)[client].tolist(), columns=(client,))
+        return replace(new, signature=torch.tensor(signature))
+
+    state = server.conclude(stocfl, NETWORK, state, [report(0, [1.0, 0.0])])
+    assert state.changes == ()
+    state = server.conclude(stocfl, NETWORK, state, [report(2, [1.0, 0.1])])
+    assert [(change.into, change.gone) for change in state.changes] == [(0, 2)], "client 0 is absent, and known"
+    assert state.members.tolist() == [0, 1, 0], "client 1 never took part and stays alone"

@@ -82,8 +82,7 @@ class Method:
             "weighting": _shown(self.weighting),
             "adaptation": _shown(self.adaptation),
             "distance": "–" if self.distance is None else _shown(self.distance),
-            "topology": self.topology,
-            "local": _shown(self.local),
+            "model": f"{self.topology}, own" if self.local.kept else self.topology,
         }
 
 

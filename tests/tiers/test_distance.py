@@ -8,7 +8,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch.testing import assert_close
 
-from hcfl.tiers import Participants, PrototypeDistance, Prototypes, UpdateCosine
+from hcfl.errors import InputError
+from hcfl.tiers import (
+    FeatureNormDistance,
+    ParameterDistance,
+    Participants,
+    PrincipalAngles,
+    PrototypeDistance,
+    Prototypes,
+    Signs,
+    UpdateCosine,
+)
 from hcfl.tiers.distance import class_distance, cosine_distance, mean_feature_distance, prototypes, without_shared_class
 
 HALF = math.sqrt(0.5)
@@ -114,3 +124,89 @@ def test_over_classes_reaches_the_class_distance():
 def test_rounding_never_makes_a_distance_negative():
     rows = torch.randn(200, 7, generator=torch.Generator().manual_seed(0)).repeat(2, 1)
     assert (cosine_distance(rows) >= 0).all()
+
+
+def test_parameter_distance_is_euclidean():
+    models = torch.tensor([[0.0, 0.0], [3.0, 4.0], [0.0, 1.0]])
+    found = ParameterDistance().between(participants(models=models))
+    assert_close(found, torch.tensor([[0, 5, 1], [5, 0, 18**0.5], [1, 18**0.5, 0]]))
+    weighted = ParameterDistance(weighted=True).between(participants((0.5, 0.5, 1.0), models=models))
+    assert_close(weighted[0, 1], torch.tensor(1.25))
+
+
+def test_parameter_distance_sees_small_differences_of_large_models():
+    models = torch.full((3, 1000), 1000.0)
+    models[1, 0] += 0.5
+    assert_close(ParameterDistance().between(participants(models=models))[0], torch.tensor([0.0, 0.5, 0.0]))
+
+
+def test_feature_norms_are_compared_by_class_relative_to_the_client_s_own_mean():
+    # Client 1 is client 0 at twice the scale; client 2 lacks class 0 and its class 1 is relatively short.
+    norms = Prototypes(
+        class_means=torch.tensor([[[2.0], [4.0]], [[4.0], [8.0]], [[99.0], [1.0]]]),
+        class_counts=torch.tensor([[1.0, 1.0], [5.0, 5.0], [0.0, 3.0]]),
+        mean=torch.tensor([[2.5], [5.0], [2.0]]),
+    )
+    found = FeatureNormDistance().between(participants(prototypes=norms))
+    assert_close(found, torch.tensor([[0.0, 0.0, 1.1], [0.0, 0.0, 1.1], [1.1, 1.1, 0.0]]))
+    third = Prototypes(norms.class_means, torch.ones(3, 2), norms.mean)
+    # Profiles (.8, 1.6) and (49.5, .5): differences 48.7 and 1.1
+    assert_close(FeatureNormDistance().between(participants(prototypes=third))[0, 2], torch.tensor(48.7))
+    mean = FeatureNormDistance(over_classes="mean").between(participants(prototypes=third))
+    assert_close(mean[0, 2], torch.tensor((48.7 + 1.1) / 2))
+
+
+def test_clients_that_share_no_class_have_feature_norm_distance_0():
+    counts = torch.tensor([[1.0, 0.0], [0.0, 1.0], [1.0, 1.0]])
+    norms = Prototypes(torch.rand(3, 2, 1) + 1, counts, torch.ones(3, 1))
+    assert FeatureNormDistance().between(participants(prototypes=norms))[0, 1] == 0
+
+
+def plane(*angles) -> torch.Tensor:
+    """Orthonormal bases of lines in the plane (x, y), beside the axis z that all share."""
+    lines = [[[math.cos(a), 0.0], [math.sin(a), 0.0], [0.0, 1.0]] for a in map(math.radians, angles)]
+    return torch.tensor(lines)
+
+
+@pytest.mark.parametrize(("angle", "expected"), [("smallest", 0.0), ("mean", 15.0), ("sum", 30.0)])
+def test_principal_angles_by_hand(angle, expected):
+    found = PrincipalAngles(2, angle).between(participants(signatures=plane(0, 30, 120)))
+    assert_close(found[0, 1], torch.tensor(expected), atol=1e-2, rtol=0)
+    assert_close(found, found.T)
+    assert found.diagonal().tolist() == [0.0] * 3
+    right = {"smallest": 0.0, "mean": 45.0, "sum": 90.0}[angle]
+    assert_close(found[1, 2], torch.tensor(right), atol=1e-2, rtol=0)
+
+
+def test_principal_angles_do_not_depend_on_the_basis():
+    basis = plane(20)[0]
+    turned = basis @ torch.tensor([[HALF, HALF], [-HALF, HALF]])
+    found = PrincipalAngles(2).between(participants(signatures=torch.stack([basis, turned, -basis])))
+    assert_close(found, torch.zeros(3, 3), atol=0.05, rtol=0)
+
+
+def test_a_signature_spans_where_the_data_lie():
+    generator = torch.Generator().manual_seed(0)
+    inputs = torch.randn(50, 2, generator=generator) @ torch.tensor([[5.0, 0, 0, 0], [0, 0, 2.0, 0]])
+    distance = PrincipalAngles(2)
+    assert isinstance(distance, Signs)
+    basis = distance.signature(inputs.view(50, 2, 2), torch.zeros(50))
+    assert_close(basis.T @ basis, torch.eye(2))
+    assert_close(basis.abs()[[1, 3]], torch.zeros(2, 2), atol=1e-5, rtol=0)
+    one = distance.signature(inputs[:1].view(1, 2, 2), torch.zeros(1))
+    assert one.shape == (4, 2)
+    assert one[:, 1].tolist() == [0.0] * 4, "a client of one sample has one direction"
+
+
+@pytest.mark.parametrize(
+    ("make", "words"),
+    [
+        (lambda: UpdateCosine(of="gradients"), "of = 'gradients': must be updates, whole updates or first updates"),
+        (lambda: FeatureNormDistance("median"), "over_classes = 'median': must be max or mean"),
+        (lambda: PrincipalAngles(0), "directions = 0: must be at least 1"),
+        (lambda: PrincipalAngles(2, "largest"), "angle = 'largest': must be smallest, mean or sum"),
+    ],
+)
+def test_settings_are_checked(make, words):
+    with pytest.raises(InputError, match=words):
+        make()

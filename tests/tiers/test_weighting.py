@@ -6,25 +6,40 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.testing import assert_close
 
+from hcfl.errors import InputError
 from hcfl.tiers import (
     Assigned,
+    ByLabelDistribution,
+    FuzzyCMeans,
     HardByLoss,
     HardByParameters,
     SampleWiseEM,
     Seen,
     SettlesAfterTraining,
     Single,
+    SoftCounts,
     SoftEM,
     Weights,
 )
 from hcfl.tiers.formulation import objective
-from hcfl.tiers.weighting import uniform
+from hcfl.tiers.weighting import hellinger, uniform
 
 LIKELIHOOD = torch.tensor([[0.8, 0.2], [0.3, 0.6]])
 LOG_L = LIKELIHOOD.log()
 
 weightings = st.sampled_from(
-    [Assigned(), HardByLoss(), HardByParameters(), SoftEM(), SampleWiseEM(0.0), SampleWiseEM(0.4), SampleWiseEM(1.0)]
+    [
+        Assigned(),
+        HardByLoss(),
+        HardByParameters(),
+        ByLabelDistribution(),
+        SoftEM(),
+        SampleWiseEM(0.0),
+        SampleWiseEM(0.4),
+        SampleWiseEM(1.0),
+        SoftCounts(),
+        FuzzyCMeans(),
+    ]
 )
 
 
@@ -150,3 +165,79 @@ def test_assigned_clients_stay_where_they_are_and_choose_by_loss_only_when_nobod
 def test_a_client_that_has_no_cluster_takes_the_lowest_loss_not_the_first_column(weighting):
     placed, _ = weighting.e_step(Weights(torch.tensor([0.5, 0.5])), seen(LOG_L.flip(1)))
     assert placed.client.tolist() == [0.0, 1.0]
+
+
+def test_soft_counts_by_hand():
+    # Best clusters of four samples: 0, 0, 1, 0; cluster 2 is nobody's and gets the floor.
+    log_l = torch.tensor([[0.7, 0.2, 0.1], [0.5, 0.3, 0.2], [0.1, 0.6, 0.3], [0.4, 0.35, 0.25]]).log()
+    weights, gamma = SoftCounts(period=2, floor=1e-4).e_step(Weights(uniform(3)), seen(log_l))
+    assert gamma.argmax(dim=1).tolist() == [0, 0, 1, 0]
+    assert gamma.sum(dim=1).tolist() == [1.0] * 4
+    assert_close(weights.client, torch.tensor([0.75, 0.25, 1e-4]) / 1.0001)
+
+
+def test_soft_counts_are_counted_every_other_round_and_when_a_client_is_new():
+    old, log_l = Weights(torch.tensor([0.1, 0.9])), torch.tensor([[0.9, 0.1]]).log()
+    weighting = SoftCounts(period=2)
+    for round_, first, counted in (
+        (1, False, True),
+        (2, False, False),
+        (3, False, True),
+        (4, False, False),
+        (4, True, True),
+    ):
+        weights, gamma = weighting.e_step(old, seen(log_l, round=round_, first=first))
+        assert (weights is not old) == counted, (round_, first)
+        assert gamma.tolist() == [[1.0, 0.0]]
+    thrice = [SoftCounts(3).e_step(old, seen(log_l, round=r, first=False))[0] is not old for r in range(1, 8)]
+    assert thrice == [True, False, False, True, False, False, True]
+    assert weighting.newcomer(old.client, seen(log_l)).tolist() == [1.0, 0.0]
+
+
+def test_hellinger_by_hand():
+    shares = torch.tensor([[0.5, 0.5], [1.0, 0.0], [0.0, 1.0]])
+    expected = [(1 - 0.5**0.5) ** 0.5, 0.0, 1.0]
+    assert_close(hellinger(torch.tensor([1.0, 0.0]), shares), torch.tensor(expected))
+
+
+def test_label_distribution_decides_wherever_clusters_differ_in_it():
+    log_l = torch.tensor([[0.9, 0.1]]).log()
+    apart = Seen(log_l, torch.tensor([0.2, 0.8]), torch.tensor([[0.7, 0.3], [0.4, 0.6]]))
+    for weights in (
+        ByLabelDistribution().e_step(Weights(uniform(2)), apart)[0].client,
+        ByLabelDistribution().newcomer(uniform(2), apart),
+    ):
+        assert weights.tolist() == [0.0, 1.0], "its labels are nearer to cluster 1, though 0 has the lower loss"
+    alike = Seen(log_l, torch.tensor([0.2, 0.8]), torch.full((2, 2), 0.5))
+    assert ByLabelDistribution().e_step(Weights(uniform(2)), alike)[0].client.tolist() == [1.0, 0.0]
+
+
+def test_fuzzy_memberships_by_hand():
+    # m = 2: u ∝ 1/d². m = 3: u ∝ 1/d.
+    distances = torch.tensor([1.0, 2.0, 4.0])
+    before = Weights(uniform(3))
+    assert_close(FuzzyCMeans(2.0).settle(before, distances).client, torch.tensor([16.0, 4.0, 1.0]) / 21)
+    assert_close(FuzzyCMeans(3.0).settle(before, distances).client, torch.tensor([4.0, 2.0, 1.0]) / 7)
+    assert FuzzyCMeans().settle(before, torch.tensor([0.5, 0.0, 2.0])).client.tolist() == [0.0, 1.0, 0.0]
+    assert_close(FuzzyCMeans().settle(before, torch.zeros(3)).client, uniform(3))
+
+
+def test_fuzzy_clients_start_at_the_lowest_loss_and_keep_their_memberships():
+    weighting, old = FuzzyCMeans(), Weights(torch.tensor([0.3, 0.7]))
+    assert weighting.e_step(old, seen(LOG_L, first=True))[0].client.tolist() == [1.0, 0.0]
+    kept, gamma = weighting.e_step(old, seen(LOG_L, first=False))
+    assert kept is old
+    assert_close(gamma, torch.tensor([[0.3, 0.7]] * 2))
+
+
+@pytest.mark.parametrize(
+    ("make", "words"),
+    [
+        (lambda: SoftCounts(0), "period = 0: must be at least 1"),
+        (lambda: SoftCounts(2, 0.0), "floor = 0.0: must lie between 0 and 1"),
+        (lambda: FuzzyCMeans(1.0), "fuzzifier = 1.0: must be greater than 1"),
+    ],
+)
+def test_settings_are_checked(make, words):
+    with pytest.raises(InputError, match=words):
+        make()

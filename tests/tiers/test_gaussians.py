@@ -1,0 +1,150 @@
+"""Gaussians on a fixed embedding, on hand-computed numbers (spec §6, FedGMM)."""
+
+import math
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch.testing import assert_close
+
+from hcfl.tiers import Joint, SoftEM, Weights
+from hcfl.tiers.formulation import objective
+from hcfl.tiers.gaussians import (
+    Gaussians,
+    Moments,
+    component_responsibilities,
+    component_step,
+    feature_moments,
+    found,
+    gaussian_moments,
+    mixture_log_density,
+    refit,
+    total,
+)
+from hcfl.tiers.weighting import Seen, uniform
+
+LINE = Gaussians(
+    origin=torch.tensor([1.0]),
+    axes=torch.tensor([[1.0]]),
+    means=torch.tensor([[0.0], [2.0]]),
+    variances=torch.tensor([[1.0], [4.0]]),
+)
+
+
+def test_log_density_by_hand():
+    z = LINE.embed(torch.tensor([[2.0]]))  # 2 − origin = 1
+    assert z.tolist() == [[1.0]]
+    narrow = -0.5 * (1 + math.log(2 * math.pi))
+    wide = -0.5 * (1 / 4 + math.log(4) + math.log(2 * math.pi))
+    assert_close(LINE.log_densities(z), torch.tensor([[narrow, wide]]))
+
+
+def test_a_cluster_s_density_mixes_the_gaussians_in_its_own_way():
+    densities = torch.tensor([[0.2, 0.6]]).log()
+    components = torch.tensor([[0.5, 0.5], [0.25, 0.75]])
+    assert_close(mixture_log_density(components, densities).exp(), torch.tensor([[0.4, 0.5]]))
+    # γ of the clusters (.8, .2), shared out within each: .1/.4 and .3/.4; .05/.5 and .45/.5
+    joint = component_responsibilities(components, densities, torch.tensor([[0.8, 0.2]]))
+    assert_close(joint, torch.tensor([[[0.2, 0.6], [0.02, 0.18]]]))
+    assert_close(component_step(components, joint), torch.tensor([[0.25, 0.75], [0.1, 0.9]]))
+    nobody = component_responsibilities(components, densities, torch.tensor([[1.0, 0.0]]))
+    assert_close(component_step(components, nobody)[1], components[1], msg="a cluster without mass keeps its own")
+
+
+def test_moments_of_clients_add_up_to_the_gaussians_of_all_samples():
+    z = torch.tensor([[1.0], [3.0], [5.0]])
+    joint = torch.tensor([[[1.0, 0.0]], [[0.5, 0.5]], [[0.0, 1.0]]])
+    parts = total([gaussian_moments(joint[:1], z[:1]), gaussian_moments(joint[1:], z[1:])])
+    assert_close(parts.mass, torch.tensor([1.5, 1.5]).double())
+    new = refit(LINE, parts, floor=1e-3)
+    # m_0 = (1 + 1.5)/1.5, m_1 = (1.5 + 5)/1.5; second moments (1 + 4.5)/1.5 and (4.5 + 25)/1.5
+    assert_close(new.means, torch.tensor([[5 / 3], [13 / 3]]))
+    assert_close(new.variances, torch.tensor([[11 / 3 - 25 / 9], [59 / 3 - 169 / 9]]))
+
+
+def test_variances_have_a_floor_and_a_gaussian_without_samples_stays():
+    one = Moments(*(torch.tensor(v).double() for v in ([2.0, 0.0], [[2.0], [0.0]], [[2.0], [0.0]])))
+    new = refit(LINE, one, floor=0.01)
+    assert_close(new.means, torch.tensor([[1.0], [2.0]]))
+    assert_close(new.variances, torch.tensor([[0.01], [4.0]]))
+
+
+def test_principal_axes_come_from_summed_moments_alone():
+    generator = torch.Generator().manual_seed(0)
+    features = torch.randn(200, 5, generator=generator) * torch.tensor([3.0, 1.0, 0.5, 0.2, 0.1]) + 7
+    summed = total([feature_moments(features[:50]), feature_moments(features[50:])])
+    gaussians = found(summed, number=3, dimensions=2, floor=1e-3)
+    centred = features - features.mean(dim=0)
+    _, values, axes = torch.linalg.svd(centred, full_matrices=False)
+    assert_close(gaussians.origin, features.mean(dim=0))
+    assert_close((gaussians.axes.T @ axes[:2].T).abs(), torch.eye(2), atol=1e-3, rtol=0)
+    assert_close(gaussians.variances[0], (values[:2] ** 2 / 200), rtol=1e-3, atol=0)
+    # They start apart along the first axis, around the middle.
+    assert gaussians.means[0, 0] < gaussians.means[1, 0] == 0 < gaussians.means[2, 0]
+    assert_close(gaussians.means[2, 0], 0.9674 * gaussians.variances[0, 0].sqrt(), rtol=1e-3, atol=0)
+    assert gaussians.means[:, 1].tolist() == [0.0] * 3
+    assert found(summed, 3, 32, 1e-3).axes.shape == (5, 5), "no more axes than features"
+
+
+def test_em_finds_planted_gaussians():
+    generator = torch.Generator().manual_seed(1)
+    centres = torch.tensor([[-4.0, 0.0], [0.0, 1.0], [4.0, 0.0]])
+    features = (centres[torch.arange(300) % 3] + 0.3 * torch.randn(300, 2, generator=generator)).float()
+    gaussians = found(feature_moments(features), 3, 2, 1e-3)
+    components = torch.full((1, 3), 1 / 3)
+    for _ in range(20):
+        z = gaussians.embed(features)
+        joint = component_responsibilities(components, gaussians.log_densities(z), torch.ones(300, 1))
+        components, gaussians = component_step(components, joint), refit(gaussians, gaussian_moments(joint, z), 1e-3)
+    back = gaussians.means @ gaussians.axes.T + gaussians.origin
+    assert_close(back[back[:, 0].argsort()], centres, atol=0.1, rtol=0)
+    assert_close(gaussians.variances, torch.full((3, 2), 0.09), atol=0.03, rtol=0)
+
+
+@given(st.integers(1, 4), st.integers(1, 4), st.integers(1, 10), st.integers(0, 10**6))
+def test_e_steps_on_clusters_and_gaussians_never_lower_the_joint_objective(clusters, number, samples, seed):
+    generator = torch.Generator().manual_seed(seed)
+    log_prob = 3 * torch.randn(samples, clusters, generator=generator).double()
+    densities = 3 * torch.randn(samples, number, generator=generator).double()
+    weights, components = uniform(clusters).double(), torch.full((clusters, number), 1 / number).double()
+    labels, shares = torch.zeros(samples, dtype=torch.long), torch.ones(clusters, 1)
+
+    def log_likelihood():
+        return Joint(number).log_likelihood(log_prob, labels, shares, mixture_log_density(components, densities))
+
+    before = objective(log_likelihood(), weights)
+    for _ in range(6):
+        after, gamma = SoftEM().e_step(Weights(weights), Seen(log_likelihood(), torch.ones(1), shares))
+        components = component_step(components, component_responsibilities(components, densities, gamma))
+        weights = after.client
+        now = objective(log_likelihood(), weights)
+        assert now >= before - 1e-9 * abs(before)
+        before = now
+
+
+def test_factorised_weights_are_the_pairs_of_the_paper():
+    """EM on ω and ρ is EM on π over all pairs (Gaussian, classifier)."""
+    generator = torch.Generator().manual_seed(3)
+    log_prob, densities = torch.randn(7, 2, generator=generator), torch.randn(7, 3, generator=generator)
+    weights, components = torch.tensor([0.3, 0.7]), torch.rand(2, 3, generator=generator).softmax(dim=1)
+    pi = weights[:, None] * components
+    pairs = torch.softmax((pi.log() + log_prob[:, :, None] + densities[:, None]).flatten(1), dim=1).view(7, 2, 3)
+
+    likelihood = log_prob + mixture_log_density(components, densities)
+    after, gamma = SoftEM().e_step(Weights(weights), Seen(likelihood, torch.ones(1), torch.ones(2, 1)))
+    joint = component_responsibilities(components, densities, gamma)
+    assert_close(joint, pairs)
+    assert_close(after.client[:, None] * component_step(components, joint), pairs.mean(dim=0))
+
+
+def test_before_the_first_report_the_joint_formulation_is_conditional():
+    log_prob = torch.randn(3, 2)
+    assert Joint().log_likelihood(log_prob, torch.zeros(3).long(), torch.ones(2, 1)) is log_prob
+
+
+@pytest.mark.parametrize("settings", [{"gaussians": 0}, {"dimensions": 0}, {"floor": 0.0}])
+def test_settings_are_checked(settings):
+    ((name, value),) = settings.items()
+    with pytest.raises(ValueError, match=f"{name} = {value}: must be"):
+        Joint(**settings)
