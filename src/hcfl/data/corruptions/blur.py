@@ -1,0 +1,73 @@
+"""Blurs: the lens, the glass before it, the hand that holds it."""
+
+from math import ceil
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy import ndimage
+
+from hcfl.data.corruptions.geometry import Images, interpolate, scale, streak
+from hcfl.data.corruptions.streams import Streams
+
+
+def gaussian(x: Images, streams: Streams, sigma: float) -> Images:
+    """Average with Gaussian weights; beyond the edge, the edge."""
+    spread = sigma * scale(x)
+    blurred: Images = ndimage.gaussian_filter(x, (0, spread, spread, 0), mode="nearest")
+    return blurred
+
+
+def defocus(x: Images, streams: Streams, radius: float, alias: float) -> Images:
+    """Average over a disk with a softened rim."""
+    kernel = disk(radius, alias, scale(x))
+    averaged: Images = ndimage.correlate(x, kernel[None, :, :, None], mode="mirror")
+    return averaged
+
+
+def disk(radius: float, alias: float, scale: float) -> NDArray[np.float64]:
+    """Return the kernel of a disk, smoothed by a Gaussian of deviation `alias` that is cut off after one pixel.
+
+    A disk of radius 1 is a cross of five pixels; a smaller one is a single pixel, which blurs nothing. Images below 32
+    pixels therefore keep the lengths of 32.
+    """
+    scale = max(scale, 1)
+    radius, alias, cut = radius * scale, alias * scale, round(scale)
+    reach = ceil(radius) + cut
+    squares = np.arange(-reach, reach + 1) ** 2
+    flat = (squares[:, None] + squares <= radius**2).astype(float)
+    rim = np.exp(-(np.arange(-cut, cut + 1) ** 2) / (2 * alias**2))
+    for axis in (0, 1):
+        flat = ndimage.correlate1d(flat, rim, axis, mode="constant")
+    return flat / flat.sum()
+
+
+def glass(x: Images, streams: Streams, sigma: float, shift: int, iterations: int) -> Images:
+    """Blur, replace every pixel away from the edge by one nearby, blur again.
+
+    Published code means to swap the two pixels, but what it computes, and what the published images show, is a copy.
+    """
+    height, width = x.shape[1:3]
+    far = max(1, round(shift * scale(x)))
+    rows, columns = np.arange(far + 1, height - far + 1), np.arange(far + 1, width - far + 1)
+    moves = streams["shift"].integers(-far, far, size=(len(x), iterations, 2, len(rows), len(columns)))
+    x = gaussian(x, streams, sigma)
+    for down, across in moves.transpose(1, 2, 0, 3, 4):
+        nearby = x[np.arange(len(x))[:, None, None], rows[:, None] + down, columns + across]
+        x[:, rows[0] : rows[-1] + 1, columns[0] : columns[-1] + 1] = nearby
+    return gaussian(x, streams, sigma)
+
+
+def motion(x: Images, streams: Streams, radius: float, sigma: float) -> Images:
+    """Smear along a direction within 45° of the horizontal, another one for each image."""
+    angle = streams["angle"].uniform(-np.pi / 4, np.pi / 4, len(x))
+    return streak(x, radius * scale(x), sigma * scale(x), angle)
+
+
+def zoom(x: Images, streams: Streams, most: float) -> Images:
+    """Average the image with itself zoomed by 1, 1.01, … up to `most`."""
+    factors = np.arange(100, round(100 * most) + 1) / 100
+    total = x.copy()
+    for factor in factors:
+        rows, columns = ((np.arange(side) - (side - 1) / 2) / factor + (side - 1) / 2 for side in x.shape[1:3])
+        total += interpolate(x, rows, columns)
+    return total / np.float32(len(factors) + 1)
