@@ -67,7 +67,7 @@ def _parser() -> argparse.ArgumentParser:
     _add_settings(run)
 
     data = commands.add_parser("data", help="show a federation before training", allow_abbrev=False)
-    data.add_argument("source", metavar="SOURCE", nargs="?", help="a name, a .npz file or a folder; see --data of `hcfl run`")
+    data.add_argument("source", metavar="SOURCE", nargs="?", help="a name, a file or a folder, as --data")
     data.add_argument(
         "--picture", metavar="FILE", type=Path, default=Path("federation.png"), help="where the picture goes"
     )

@@ -32,7 +32,8 @@ class DataConfig(Section):
         "or a folder of images or parquet files",
     )
     scenario: str | None = Field(
-        None, description="settings of the federation by name (see `hcfl scenarios`) or FILE.yaml; all others win over it"
+        None,
+        description="settings by name (see `hcfl scenarios`) or FILE.yaml; all that is given wins over it",
     )
     data_dir: str | None = Field(None, description="where local copies of named sources lie; default $HCFL_DATA")
     cache_dir: str | None = Field(None, description="where decoded images are kept; default $HCFL_CACHE")

@@ -10,12 +10,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hcfl import rng
-from hcfl.data import cache, corruptions
-from hcfl.data.workers import each
+from hcfl.data import corruptions
+from hcfl.data.corruptions.table import SMALLEST
 from hcfl.errors import InputError
-
-SMALLEST = 28
-"""Pixels a side: below, blurs and textures of CIFAR-10-C's sizes leave nothing to recognise."""
+from hcfl.files import cache
+from hcfl.files.workers import each
 
 FEW = 2000
 """Images that are corrupted sooner than other processes start."""
@@ -85,11 +84,12 @@ def apply(
 
 def _corrupt(images: NDArray[np.uint8], corruption: Corruption, seed: int, client: int) -> NDArray[np.uint8]:
     generator = rng.numpy_generator(seed, "corrupted pixels", client)
-    grey = images.shape[-1] == 1
-    result = corruptions.corrupt(images[..., 0] if grey else images, corruption.name, corruption.severity, generator)
-    return result[..., None] if grey else result
+    return corruptions.corrupt(images, corruption.name, corruption.severity, generator)
 
 
 def _version() -> str:
     """Return a name for how corruptions are computed: the code itself, since a cache must not outlive it."""
-    return blake2b(Path(corruptions.__file__).read_bytes(), digest_size=8).hexdigest()
+    digest = blake2b(digest_size=8)
+    for path in sorted(Path(corruptions.__file__).parent.glob("*.py")):
+        digest.update(path.read_bytes())
+    return digest.hexdigest()

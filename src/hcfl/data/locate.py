@@ -5,8 +5,8 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from hcfl.config import DataConfig
-from hcfl.data import cache, hub
 from hcfl.errors import InputError
+from hcfl.files import cache, hub
 
 HUB = {
     "cifar10": "uoft-cs/cifar10",

@@ -81,8 +81,9 @@ def _load(folder: Path) -> Entry | None:
     """
     try:
         said = json.loads((folder / FACTS).read_text(encoding="utf-8"))
-        arrays = {name: np.load(folder / f"{name}.npy", mmap_mode="c", allow_pickle=False) for name in said["checksums"]}
-        intact = all(_checksum(array) == said["checksums"][name] for name, array in arrays.items())
+        expected = said["checksums"]
+        arrays = {name: np.load(folder / f"{name}.npy", mmap_mode="c", allow_pickle=False) for name in expected}
+        intact = all(_checksum(array) == expected[name] for name, array in arrays.items())
         return Entry(arrays, said["facts"]) if intact else None
     except (OSError, ValueError, KeyError, TypeError, EOFError):
         return None

@@ -2,14 +2,16 @@
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 from PIL import Image
 
-from hcfl.data.cache import Entry
-from hcfl.data.images import CHUNK, Chunk, decode_chunk, join
-from hcfl.data.workers import each
 from hcfl.errors import InputError
+from hcfl.files.cache import Entry
+from hcfl.files.images import CHUNK, Chunk, decode_chunk, join
+from hcfl.files.workers import each
 
 TRAIN, TEST = ("train", "training"), ("test", "testing", "val", "valid", "validation")
 
@@ -55,7 +57,7 @@ def listing(folder: Path) -> Listing:
 def read(found: Listing, resize: int | None, workers: int | None = None) -> Entry:
     """Decode the images of a folder."""
     tasks = [(found.files[at : at + CHUNK], resize) for at in range(0, len(found.files), CHUNK)]
-    arrays = {
+    arrays: dict[str, NDArray[Any]] = {
         "x": join(each(_chunk, tasks, workers), len(found.files)),
         "y": np.array(found.labels, dtype=np.int64),
     }

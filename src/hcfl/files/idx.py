@@ -6,8 +6,8 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from hcfl.data.cache import Entry
 from hcfl.errors import InputError
+from hcfl.files.cache import Entry
 
 FILES = ("train-images-idx3-ubyte", "train-labels-idx1-ubyte", "t10k-images-idx3-ubyte", "t10k-labels-idx1-ubyte")
 
@@ -19,9 +19,7 @@ FASHION = (
 
 def files(folder: Path) -> list[Path]:
     """Return the four files, compressed or not; an empty list where some are missing."""
-    found = [
-        path for name in FILES for path in (folder / f"{name}.gz", folder / name) if path.is_file()
-    ]
+    found = [path for name in FILES for path in (folder / f"{name}.gz", folder / name) if path.is_file()]
     return found if len(found) == len(FILES) else []
 
 

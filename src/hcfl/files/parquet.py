@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from hcfl.data.cache import Entry
-from hcfl.data.images import Chunk, decode_chunk, join
-from hcfl.data.workers import each
 from hcfl.errors import InputError
+from hcfl.files.cache import Entry
+from hcfl.files.images import Chunk, decode_chunk, join
+from hcfl.files.workers import each
 
 SPLIT = re.compile(r"(train|test|valid|val|dev)(?:ing|ation)?(?![a-z])")
 LABELS = ("label", "labels", "fine_label")
@@ -63,7 +63,7 @@ def read(paths: list[Path], resize: int | None, workers: int | None = None) -> E
     if y.min() < 0 or y.max() >= len(classes):
         bad = int(np.flatnonzero((y < 0) | (y >= len(classes)))[0])
         owner = parts[int(np.searchsorted(np.cumsum([part.rows for part in parts]), bad, side="right"))]
-        raise InputError(f"{owner.path}: has label {y[bad]}, but there are {len(classes)} classes, 0 to {len(classes) - 1}")
+        raise InputError(f"{owner.path}: has label {y[bad]}, but labels must be 0 to {len(classes) - 1}")
     arrays: dict[str, NDArray[Any]] = {"x": x, "y": y}
     if any(part.test for part in parts):
         arrays["test"] = np.arange(total) >= sum(part.rows for part in parts if not part.test)
@@ -71,7 +71,7 @@ def read(paths: list[Path], resize: int | None, workers: int | None = None) -> E
 
 
 def test_files(paths: list[Path]) -> set[Path]:
-    """Return the files of the test set by their (or their folder's) name; where there are none, of the validation set."""
+    """Return the files of the test set by their or their folder's name; without any, those of the validation set."""
     splits = {}
     for path in paths:
         match = SPLIT.match(path.stem.lower()) or SPLIT.match(path.parent.name.lower())
