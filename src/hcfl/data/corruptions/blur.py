@@ -38,7 +38,8 @@ def disk(radius: float, alias: float, scale: float) -> NDArray[np.float64]:
     rim = np.exp(-(np.arange(-cut, cut + 1) ** 2) / (2 * alias**2))
     for axis in (0, 1):
         flat = ndimage.correlate1d(flat, rim, axis, mode="constant")
-    return flat / flat.sum()
+    kernel: NDArray[np.float64] = flat / flat.sum()
+    return kernel
 
 
 def glass(x: Images, streams: Streams, sigma: float, shift: int, iterations: int) -> Images:

@@ -16,7 +16,8 @@ SIDE = 32
 
 def scale(x: Images) -> float:
     """Return how much longer lengths are in these images than in CIFAR's."""
-    return min(x.shape[1:3]) / SIDE
+    side: int = min(x.shape[1:3])
+    return side / SIDE
 
 
 def canvas(x: Images) -> tuple[int, int, int]:
@@ -43,7 +44,8 @@ def _along(x: Images, places: Coordinates, axis: int) -> Images:
     high = np.minimum(low + 1, x.shape[axis] - 1)
     share = (places - low).astype(np.float32).reshape(-1, *[1] * (x.ndim - axis - 1))
     first = x.take(low, axis)
-    return first + share * (x.take(high, axis) - first)
+    mixed: Images = first + share * (x.take(high, axis) - first)
+    return mixed
 
 
 def sample(x: Images, rows: Coordinates, columns: Coordinates) -> Images:
