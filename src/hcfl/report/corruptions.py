@@ -20,7 +20,9 @@ def plot_corruptions(images: Sequence[NDArray[np.uint8]], seed: int = 0) -> Figu
     figure = Figure(figsize=(1.6 + 0.6 * columns * len(images), 0.6 * rows), layout="constrained")
     for axes, sheet in zip(figure.subplots(1, len(images), squeeze=False)[0], sheets, strict=True):
         axes.imshow(sheet, cmap="gray", vmin=0, vmax=255, interpolation="nearest")
-        middles = [np.arange(n) * side / n + side / n / 2 for side, n in zip(sheet.shape, (rows, columns), strict=False)]
+        middles = [
+            np.arange(n) * side / n + side / n / 2 for side, n in zip(sheet.shape, (rows, columns), strict=False)
+        ]
         axes.set_yticks(middles[0], CORRUPTIONS if axes.get_subplotspec().is_first_col() else [""] * rows)
         axes.set_xticks(middles[1], [str(severity) for severity in SEVERITIES])
         axes.tick_params(length=0, labeltop=True, labelbottom=False)
@@ -34,6 +36,8 @@ def _sheet(image: NDArray[np.uint8], seed: int) -> NDArray[np.uint8]:
     rows = []
     for name in CORRUPTIONS:
         draws = [rng.numpy_generator(seed, "picture", name) for _ in SEVERITIES]
-        drawn = [corrupt(image[None], name, severity, draw)[0] for severity, draw in zip(SEVERITIES, draws, strict=True)]
+        drawn = [
+            corrupt(image[None], name, severity, draw)[0] for severity, draw in zip(SEVERITIES, draws, strict=True)
+        ]
         rows.append(np.concatenate([np.pad(one, border, constant_values=255) for one in drawn], axis=1))
     return np.concatenate(rows)

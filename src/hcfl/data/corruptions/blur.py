@@ -1,6 +1,6 @@
 """Blurs: the lens, the glass before it, the hand that holds it."""
 
-from math import ceil
+from math import ceil, sqrt
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,20 +25,25 @@ def defocus(x: Images, streams: Streams, radius: float, alias: float) -> Images:
 
 
 def disk(radius: float, alias: float, scale: float) -> NDArray[np.float64]:
-    """Return the kernel of a disk, smoothed by a Gaussian of deviation `alias` that is cut off after one pixel.
+    """Return the kernel of a disk.
 
-    A disk of radius 1 is a cross of five pixels; a smaller one is a single pixel, which blurs nothing. Images below 32
-    pixels therefore keep the lengths of 32.
+    For 32 pixels, where a disk is a few pixels, it is the published one: all pixels within the radius, smoothed by a
+    Gaussian of deviation `alias` that is cut off after one pixel. For larger images it is a disk that blurs as much
+    relative to the image: of the same variance.
     """
-    scale = max(scale, 1)
-    radius, alias, cut = radius * scale, alias * scale, round(scale)
-    reach = ceil(radius) + cut
-    squares = np.arange(-reach, reach + 1) ** 2
-    flat = (squares[:, None] + squares <= radius**2).astype(float)
-    rim = np.exp(-(np.arange(-cut, cut + 1) ** 2) / (2 * alias**2))
+    reach = ceil(radius) + 1
+    line = np.arange(-reach, reach + 1)
+    kernel = (np.hypot(line[:, None], line) <= radius).astype(float)
+    rim = np.exp(-(np.array([-1, 0, 1]) ** 2) / (2 * alias**2))
     for axis in (0, 1):
-        flat = ndimage.correlate1d(flat, rim, axis, mode="constant")
-    return flat / flat.sum()
+        kernel = ndimage.correlate1d(kernel, rim, axis, mode="constant")
+    if scale > 1:
+        variance = (kernel * line**2).sum() / kernel.sum()
+        radius = 2 * scale * sqrt(variance)  # a disk's variance is a quarter of its radius squared
+        line = np.arange(-ceil(radius), ceil(radius) + 1)
+        kernel = np.clip(radius + 0.5 - np.hypot(line[:, None], line), 0, 1)
+    normalised: NDArray[np.float64] = kernel / kernel.sum()
+    return normalised
 
 
 def glass(x: Images, streams: Streams, sigma: float, shift: int, iterations: int) -> Images:

@@ -14,12 +14,13 @@ def brightness(x: Images, streams: Streams, added: float) -> Images:
     """Raise the V of HSV; hue and saturation stay, so the channels grow by one factor."""
     value = x.max(axis=3, keepdims=True)
     brighter = np.minimum(value + np.float32(added), 1)
-    return np.where(value > 0, x * brighter / np.maximum(value, 1e-9), brighter)
+    scaled: Images = np.where(value > 0, x * brighter / np.maximum(value, 1e-9), brighter)
+    return scaled
 
 
 def contrast(x: Images, streams: Streams, kept: float) -> Images:
     """Draw every channel towards its mean."""
-    mean = x.mean(axis=(1, 2), keepdims=True)
+    mean: Images = x.mean(axis=(1, 2), keepdims=True)
     return (x - mean) * kept + mean
 
 
@@ -38,7 +39,8 @@ def saturate(x: Images, streams: Streams, gain: float, offset: float) -> Images:
     changed = np.minimum(gain * saturation + offset, 1)
     red = np.array([0, 1, 1], dtype=np.float32)
     profile = np.where(chroma > 0, deficit / np.maximum(chroma, 1e-9), red)
-    return value - value * changed * profile
+    recoloured: Images = value - value * changed * profile
+    return recoloured
 
 
 def elastic(x: Images, streams: Streams, strength: float, smoothness: float, jitter: float) -> Images:
@@ -52,10 +54,11 @@ def elastic(x: Images, streams: Streams, strength: float, smoothness: float, jit
     corners = centre + third * np.array([[1, 1], [1, -1], [-1, -1]])
     moved = corners + jitter * side * streams["corners"].uniform(-1, 1, (len(x), 3, 2))
     # The map that takes moved corners back says where each pixel comes from: [row, column, 1] · back.
-    back = np.linalg.solve(np.concatenate([moved, np.ones((len(x), 3, 1))], axis=2), corners.astype(float))
+    back = np.linalg.solve(np.concatenate([moved, np.ones((len(x), 3, 1))], axis=2), corners[None].astype(float))
 
     field = streams["field"].uniform(-1, 1, (len(x), 2, height, width))
-    field = strength * side * ndimage.gaussian_filter(field, smoothness * side, axes=(2, 3), truncate=3)
+    smooth = (0, 0, smoothness * side, smoothness * side)
+    field = strength * side * ndimage.gaussian_filter(field, smooth, truncate=3)
     rows, columns = np.arange(height)[:, None] + field[:, 0], np.arange(width) + field[:, 1]
     row, column, one = back[:, :, None, None].transpose(1, 0, 2, 3, 4)
     sources = rows[..., None] * row + columns[..., None] * column + one
@@ -82,4 +85,4 @@ def jpeg(x: Images, streams: Streams, quality: int) -> Images:
         Image.fromarray(image[..., 0] if grey else image).save(file, "JPEG", quality=quality)
         decoded = np.asarray(Image.open(file))
         pixels[row] = decoded[..., None] if grey else decoded
-    return pixels / np.float32(255)
+    return pixels.astype(np.float32) / np.float32(255)

@@ -15,12 +15,16 @@ SIDE = 32
 
 
 def scale(x: Images) -> float:
-    """Return how much longer lengths are in these images than in CIFAR's."""
-    return min(x.shape[1:3]) / SIDE
+    """Return how much longer lengths are in these images than in CIFAR's.
+
+    Never shorter: the mildest blurs are of less than a pixel, and would vanish.
+    """
+    side: int = min(x.shape[1:3])
+    return max(1.0, side / SIDE)
 
 
 def canvas(x: Images) -> tuple[int, int, int]:
-    """Return (N, h, w) of layers that are drawn for images of CIFAR's size: the shorter side has 32 pixels."""
+    """Return (N, h, w) of layers that are drawn for images of CIFAR's size: a shorter side of at most 32 pixels."""
     return len(x), round(x.shape[1] / scale(x)), round(x.shape[2] / scale(x))
 
 
@@ -43,7 +47,8 @@ def _along(x: Images, places: Coordinates, axis: int) -> Images:
     high = np.minimum(low + 1, x.shape[axis] - 1)
     share = (places - low).astype(np.float32).reshape(-1, *[1] * (x.ndim - axis - 1))
     first = x.take(low, axis)
-    return first + share * (x.take(high, axis) - first)
+    mixed: Images = first + share * (x.take(high, axis) - first)
+    return mixed
 
 
 def sample(x: Images, rows: Coordinates, columns: Coordinates) -> Images:

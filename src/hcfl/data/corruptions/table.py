@@ -78,14 +78,14 @@ def corrupt(images: Pixels, name: str, severity: int, generator: np.random.Gener
     _check(images, name, severity)
     if name == "original":
         return images.copy()
-    function, constants = TABLE[name]
+    function, constants = TABLE[name][0], TABLE[name][1][SEVERITIES.index(severity)]
     streams = Streams(generator)
     pixels = images[..., None] if images.ndim == 3 else images
     corrupted = np.empty_like(pixels)
     step = max(1, CHUNK // int(np.prod(pixels.shape[1:])))
     for start in range(0, len(pixels), step):
         chunk = np.s_[start : start + step]
-        changed = function(pixels[chunk] / np.float32(255), streams, *constants[severity - 1])
+        changed = function(pixels[chunk] / np.float32(255), streams, *constants)
         corrupted[chunk] = np.rint(np.clip(changed, 0, 1) * 255)
     return corrupted.reshape(images.shape)
 

@@ -14,6 +14,8 @@ Layer = NDArray[np.float32]
 
 CROSS = np.array([[0, 1, 0], [1, 1, 1], [0, 1, 0]], dtype=bool)
 EMBOSS = np.array([[-2, -1, 0], [-1, 1, 1], [0, 1, 2]], dtype=np.float32)
+SPARKLESS = np.float32(0.97)
+"""Share of the points on which no needle of ice grows."""
 WATER, MUD, ICE = (175, 238, 238), (63, 42, 20), (205, 228, 255)
 """Colours, in red, green and blue."""
 
@@ -22,12 +24,14 @@ def luminance(x: Images) -> Images:
     """Return the brightness that people see, one channel."""
     if x.shape[3] == 1:
         return x
-    return np.float32(0.299) * x[..., :1] + np.float32(0.587) * x[..., 1:2] + np.float32(0.114) * x[..., 2:]
+    red, green, blue = np.split(x, 3, axis=3)
+    seen: Images = 0.299 * red + 0.587 * green + 0.114 * blue
+    return seen
 
 
 def paint(colour: tuple[int, int, int], x: Images) -> Images:
     """Return a colour as the images would show it: grey images show its luminance."""
-    rgb = np.array(colour, dtype=np.float32).reshape(1, 1, 1, 3) / 255
+    rgb = np.array(colour, dtype=np.float32).reshape(1, 1, 1, 3) / np.float32(255)
     return rgb if x.shape[3] == 3 else luminance(rgb)
 
 
@@ -50,7 +54,8 @@ def snow(
     angle = streams["angle"].uniform(np.pi / 4, 3 * np.pi / 4, len(x))
     falling = streak(fit(flakes[..., None], x), radius * scale(x), blur * scale(x), angle)
     white = np.maximum(x, luminance(x) * 1.5 + 0.5)
-    return kept * x + (1 - kept) * white + falling + falling[:, ::-1, ::-1]
+    snowy: Images = kept * x + (1 - kept) * white + falling + falling[:, ::-1, ::-1]
+    return snowy
 
 
 def frost(x: Images, streams: Streams, image: float, texture: float) -> Images:
@@ -59,20 +64,25 @@ def frost(x: Images, streams: Streams, image: float, texture: float) -> Images:
 
 
 def ice(x: Images, streams: Streams) -> Images:
-    """Return an ice texture for each image, (N, H, W, 1): needles in directions 60° apart, denser in some places."""
+    """Return an ice texture for each image, (N, H, W, 1): needles in directions 60° apart on ice of varying thickness.
+
+    A needle is a spark, one of a few bright points, that is smeared and so tapers off.
+    """
     sparks = streams["needles"].random((*canvas(x), 3), dtype=np.float32)
-    sparks = fit(np.maximum(sparks - np.float32(0.8), 0) * 5, x)
+    sparks = np.maximum(sparks - SPARKLESS, 0) / (1 - SPARKLESS)
+    sparks[:, [0, -1]] = sparks[:, :, [0, -1]] = 0  # at the edge, smearing would draw a wedge
+    sparks = fit(sparks, x)
     angle = streams["angle"].uniform(0, 2 * np.pi, len(x))
-    needles = [
-        streak(sparks[..., k : k + 1], 10 * scale(x), 5 * scale(x), angle + k * np.pi * 2 / 3) for k in range(3)
-    ]
-    thickness = plasma(x, streams, 1.6)
-    return np.clip(thickness * 0.7 + 1.2 * np.maximum.reduce(needles), 0, 1)
+    needles = [streak(sparks[..., k : k + 1], 12 * scale(x), 6 * scale(x), angle + k * 2 / 3 * np.pi) for k in range(3)]
+    # Smearing over σ = 6 pixels leaves an eighth of the spark at the needle's head.
+    crystals = 8 * np.maximum.reduce(needles)
+    texture: Images = np.clip(0.1 + 0.6 * plasma(x, streams, 1.5) + 0.7 * crystals, 0, 1)
+    return texture
 
 
 def fog(x: Images, streams: Streams, strength: float, decay: float) -> Images:
     """Add a plasma fractal, then dim the image to its former maximum."""
-    peak = x.max(axis=(1, 2, 3), keepdims=True)
+    peak: Images = x.max(axis=(1, 2, 3), keepdims=True)
     return (x + strength * plasma(x, streams, decay)) * peak / (peak + np.float32(strength))
 
 
@@ -97,7 +107,8 @@ def plasma(x: Images, streams: Streams, decay: float) -> Images:
             heights[target] = (around + ends) / 4 + amplitude * noise[target]
         step, amplitude = half, amplitude / decay**2
     low, high = (limit(heights, axis=(1, 2), keepdims=True) for limit in (np.min, np.max))
-    return ((heights - low) / (high - low))[:, : x.shape[1], : x.shape[2], None]
+    fractal: Images = (heights - low) / (high - low)
+    return fractal[:, : x.shape[1], : x.shape[2], None]
 
 
 def spatter(
@@ -123,13 +134,14 @@ def spatter(
 
 def _shaded(liquid: Layer) -> Layer:
     """Return drops as if lit from one side: the distance to their rims, embossed; at most 1 in each image."""
-    rims = (liquid > 0) & ~ndimage.binary_erosion(liquid > 0, CROSS[None], border_value=1)
-    # An image without drops has no rim; other images are so far away that its distances are all cut to 20.
+    rims = (liquid > 0) & ~ndimage.binary_erosion(liquid > 0, CROSS[None])
+    # One transform for all images: they are a thousand pixels apart, so the nearest rim is one of the same image.
     distance = ndimage.distance_transform_edt(~rims, sampling=(1000, 1, 1)).astype(np.float32)
-    relief = ndimage.uniform_filter(np.minimum(distance, 20), (0, 3, 3), mode="mirror")
+    relief = ndimage.uniform_filter(np.minimum(distance, 20), (1, 3, 3), mode="mirror")
     relief = np.clip(ndimage.correlate(_equalised(relief), EMBOSS[None], mode="mirror"), 0, 255)
-    lit = liquid * ndimage.uniform_filter(relief, (0, 3, 3), mode="mirror")
-    return lit / np.maximum(lit.max(axis=(1, 2), keepdims=True), np.float32(1e-9))
+    lit = liquid * ndimage.uniform_filter(relief, (1, 3, 3), mode="mirror")
+    brightest: Layer = np.maximum(lit.max(axis=(1, 2), keepdims=True), np.float32(1e-9))
+    return lit / brightest
 
 
 def _equalised(relief: Layer) -> Layer:
@@ -139,4 +151,5 @@ def _equalised(relief: Layer) -> Layer:
     below = np.cumsum(counts, axis=1)
     lowest = np.take_along_axis(counts, (counts > 0).argmax(axis=1)[:, None], axis=1)
     table = 255 * (below - lowest) / np.maximum(below[:, -1:] - lowest, 1)
-    return table[images, levels].astype(np.float32)
+    equalised: Layer = table.astype(np.float32)[images, levels]
+    return equalised
