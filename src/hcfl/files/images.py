@@ -30,12 +30,12 @@ class Chunk:
 def decode(name: str, encoded: bytes | Path, resize: int | None) -> Pixels:
     """Decode one image: (H, W, 1) where it is grey, (H, W, 3) otherwise; transparency is dropped."""
     try:
-        with warnings.catch_warnings(), Image.open(BytesIO(encoded) if isinstance(encoded, bytes) else encoded) as file:
-            warnings.simplefilter("ignore")  # a palette with transparency, or a very large picture
+        with Image.open(BytesIO(encoded) if isinstance(encoded, bytes) else encoded) as file:
             image: Image.Image = ImageOps.exif_transpose(file) if "exif" in file.info else file
             if image.mode[0] in "IF":
                 raise ValueError(f"its pixels have more than 8 bits, mode {image.mode}")
-            image = image.convert("L" if image.mode in ("1", "L", "LA") else "RGB")
+            if image.mode not in ("L", "RGB"):
+                image = image.convert("L" if image.mode in ("1", "LA") else "RGB")
             if resize is not None:
                 image = image.resize((resize, resize), Image.Resampling.BILINEAR)
             return np.frombuffer(image.tobytes(), np.uint8).reshape(image.height, image.width, -1)
@@ -48,10 +48,12 @@ def decode(name: str, encoded: bytes | Path, resize: int | None) -> Pixels:
 def decode_chunk(images: Iterable[tuple[str, bytes | Path]], resize: int | None) -> Chunk:
     """Decode some images, at least one."""
     first, pixels = "", list[Pixels]()
-    for name, encoded in images:
-        pixels.append(decode(name, encoded, resize))
-        first = first or name
-        _same_size(pixels[0], first, pixels[-1], name)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # a palette with transparency, or a very large picture
+        for name, encoded in images:
+            pixels.append(decode(name, encoded, resize))
+            first = first or name
+            _same_size(pixels[0], first, pixels[-1], name)
     if len({one.shape[-1] for one in pixels}) > 1:
         pixels = [np.broadcast_to(one, (*one.shape[:2], 3)) for one in pixels]
     return Chunk(np.stack(pixels), first)

@@ -118,7 +118,7 @@ def _open(path: Path) -> Any:
 def _row_group(part: Part, group: int, resize: int | None) -> tuple[Chunk | None, NDArray[np.int64]]:
     try:
         table = _open(part.path).read_row_group(group, columns=[part.image, part.label])
-        encoded = [None if value is None else value["bytes"] for value in table.column(part.image).to_pylist()]
+        encoded = table.column(part.image).combine_chunks().field("bytes").to_pylist()
         labels = table.column(part.label).to_numpy()
     except InputError:
         raise
