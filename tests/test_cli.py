@@ -103,7 +103,10 @@ def with_nan():
 
 BAD = {
     "unknown method": (["run", "fedrcx"], r"method.name = 'fedrcx': is not one of local, fedavg.*did you mean fedrc\?"),
-    "unknown data": (["run", "fedavg", "--data", "cifar11"], r"data.source = 'cifar11': must be digits, cifar10, .*a .npz file"),
+    "unknown data": (
+        ["run", "fedavg", "--data", "cifar11"],
+        r"data.source = 'cifar11': must be digits, cifar10, .*a .npz file",
+    ),
     "unknown model": (["run", "fedavg", "--model", "vgg"], r"model.name = 'vgg': must be auto, mlp"),
     "a model that is not there": (
         ["run", "fedavg", "--model", "no.py:f"],

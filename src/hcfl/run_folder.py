@@ -189,9 +189,9 @@ def client_rows(federation: Federation, state: RunState) -> list[list[Any]]:
             "client",
             "samples",
             "true_concept",
+            "cluster",
             "corruption",
             "severity",
-            "cluster",
             *(f"weight_{cluster}" for cluster in server.clusters),
         ]
     ]
@@ -203,9 +203,9 @@ def client_rows(federation: Federation, state: RunState) -> list[list[Any]]:
                 name,
                 len(federation.train[client]),
                 "" if truth is None else truth.names[truth.concept[client]],
+                "" if column < 0 else server.clusters[column],
                 "" if corruption is None else corruption.name,
                 "" if corruption is None else corruption.severity,
-                "" if column < 0 else server.clusters[column],
                 *(f"{weight:.6g}" for weight in server.weights[client].tolist()),
             ]
         )

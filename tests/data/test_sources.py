@@ -111,5 +111,7 @@ def test_a_truncated_file_is_refused(tmp_path):
 
 
 def test_unknown_sources_are_named():
-    with pytest.raises(InputError, match=r"data.source = 'mnist': must be digits, cifar10, .*there is none of this name"):
+    with pytest.raises(
+        InputError, match=r"data.source = 'mnist': must be digits, cifar10, .*there is none of this name"
+    ):
         read(DataConfig(source="mnist"))
