@@ -16,9 +16,6 @@ from hcfl.errors import InputError
 from hcfl.files import cache
 from hcfl.files.workers import each
 
-FEW = 2000
-"""Images that are corrupted sooner than other processes start."""
-
 
 @dataclass(frozen=True)
 class Corruption:
@@ -72,9 +69,9 @@ def apply(
 
     def make() -> cache.Entry:
         tasks = [(x[part], one, seed, client) for client, (part, one) in enumerate(zip(parts, drawn, strict=True))]
-        few = sum(len(part) for part in parts) <= FEW
+        number = sum(len(part) for part in parts)
         result = np.array(x)
-        for part, images in zip(parts, each(_corrupt, tasks, 1 if few else workers), strict=True):
+        for part, images in zip(parts, each(_corrupt, tasks, number, workers), strict=True):
             result[part] = images
         return cache.Entry({"x": result}, {})
 

@@ -57,7 +57,7 @@ def read(config: DataConfig) -> Samples:
 def read_images(folder: Path, config: DataConfig) -> Samples:
     """Read a folder of parquet files, idx files or images; decoded the first time, from the cache afterwards."""
     if paths := parquet.files(folder):
-        entry = partial(parquet.read, paths, config.resize)
+        entry = partial(parquet.read, folder, paths, config.resize)
     elif paths := idx.files(folder):
         if config.resize is not None:
             raise InputError(f"data.resize = {config.resize}: {folder} are arrays; only image files can be resized")

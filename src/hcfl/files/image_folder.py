@@ -58,7 +58,7 @@ def read(found: Listing, resize: int | None, workers: int | None = None) -> Entr
     """Decode the images of a folder."""
     tasks = [(found.files[at : at + CHUNK], resize) for at in range(0, len(found.files), CHUNK)]
     arrays: dict[str, NDArray[Any]] = {
-        "x": join(each(_chunk, tasks, workers), len(found.files)),
+        "x": join(each(_chunk, tasks, len(found.files), workers), len(found.files)),
         "y": np.array(found.labels, dtype=np.int64),
     }
     if found.test:

@@ -37,22 +37,22 @@ def files(folder: Path) -> list[Path]:
     return sorted(path for path in folder.rglob("*.parquet") if path.is_file())
 
 
-def read(paths: list[Path], resize: int | None, workers: int | None = None) -> Entry:
+def read(folder: Path, paths: list[Path], resize: int | None, workers: int | None = None) -> Entry:
     """Decode the images of parquet files, training ones first."""
-    test = test_files(paths)
+    test = test_files(folder, paths)
     parts = sorted((_part(path, path in test) for path in paths), key=lambda part: (part.test, part.path))
     for part in parts:
         if part.classes != parts[0].classes:
             raise InputError(f"{part.path}: its classes are not those of {parts[0].path}")
     parts = [part for part in parts if part.rows]
     if not any(not part.test for part in parts):
-        raise InputError(f"{paths[0].parent}: its parquet files hold no training samples")
+        raise InputError(f"{folder}: its parquet files hold no training samples")
     total = sum(part.rows for part in parts)
     labels = list[NDArray[np.int64]]()
 
     def chunks() -> Any:
         tasks = [(part, group, resize) for part in parts for group in range(part.groups)]
-        for chunk, chunk_labels in each(_row_group, tasks, workers):
+        for chunk, chunk_labels in each(_row_group, tasks, total, workers):
             labels.append(chunk_labels)
             if chunk is not None:
                 yield chunk
@@ -70,12 +70,13 @@ def read(paths: list[Path], resize: int | None, workers: int | None = None) -> E
     return Entry(arrays, {"classes": classes})
 
 
-def test_files(paths: list[Path]) -> set[Path]:
+def test_files(folder: Path, paths: list[Path]) -> set[Path]:
     """Return the files of the test set by their or their folder's name; without any, those of the validation set."""
     splits = {}
     for path in paths:
-        match = SPLIT.match(path.stem.lower()) or SPLIT.match(path.parent.name.lower())
-        splits[path] = match[1] if match else "train"
+        words = path.relative_to(folder).with_suffix("").parts[-2:]
+        found = [match[1] for word in reversed(words) if (match := SPLIT.match(word.lower()))]
+        splits[path] = found[0] if found else "train"
     named = {path for path, split in splits.items() if split == "test"}
     return named or {path for path, split in splits.items() if split != "train"}
 
