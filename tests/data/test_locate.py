@@ -107,7 +107,10 @@ def test_a_data_set_of_the_hub_is_downloaded_once(tmp_path, places, hub):
 
 
 def test_a_download_that_fails_leaves_nothing(tmp_path, places, hub, monkeypatch):
-    with pytest.raises(InputError, match=r"^data.source = 'hf:no/network': .*\(cannot reach the hub\)$"):
+    with pytest.raises(
+        InputError,
+        match=r"^data.source = 'hf:no/network': there is no folder .*no--network, .*\(cannot reach the hub\)$",
+    ):
         locate.find(DataConfig(source="hf:no/network", **places))
 
     def broken(self, path):

@@ -1,5 +1,6 @@
 """Where samples come from: the embedded digits, image files, or a user's own arrays, checked before they are used."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -56,27 +57,34 @@ def read(config: DataConfig) -> Samples:
 
 def read_images(folder: Path, config: DataConfig) -> Samples:
     """Read a folder of parquet files, idx files or images; decoded the first time, from the cache afterwards."""
-    if paths := parquet.files(folder):
-        entry = partial(parquet.read, folder, paths, config.resize)
-    elif paths := idx.files(folder):
-        if config.resize is not None:
-            raise InputError(f"data.resize = {config.resize}: {folder} are arrays; only image files can be resized")
-        entry = partial(idx.read, paths)
-    else:
-        found = image_folder.listing(folder)
-        paths, entry = found.files, partial(image_folder.read, found, config.resize)
     name = folder.resolve().name
-    identity = cache.files_identity(folder, paths, config.resize)
-    made, notes = cache.get(cache.location(config.cache_dir), f"{name}-{identity}", entry)
+    try:
+        paths, make = _reader(folder, config.resize)
+        identity = cache.files_identity(folder, paths, config.resize)
+    except OSError as error:
+        raise InputError(f"data.source = {str(folder)!r}: cannot be read ({error.strerror})") from None
+    entry, notes = cache.get(cache.location(config.cache_dir), f"{name}-{identity}", make)
     return Samples(
         name=name,
-        x=made.arrays["x"],
-        y=_two_classes(name, made.arrays["y"]),
-        class_names=tuple(made.facts["classes"]),
-        test=made.arrays.get("test"),
+        x=entry.arrays["x"],
+        y=_two_classes(name, entry.arrays["y"]),
+        class_names=tuple(entry.facts["classes"]),
+        test=entry.arrays.get("test"),
         identity=identity,
         notes=notes,
     )
+
+
+def _reader(folder: Path, resize: int | None) -> tuple[list[Path], Callable[[], cache.Entry]]:
+    """Return the files of a folder, and what decodes them."""
+    if paths := parquet.files(folder):
+        return paths, partial(parquet.read, folder, paths, resize)
+    if paths := idx.files(folder):
+        if resize is not None:
+            raise InputError(f"data.resize = {resize}: {folder} are arrays; only image files can be resized")
+        return paths, partial(idx.read, paths)
+    found = image_folder.listing(folder)
+    return found.files, partial(image_folder.read, found, resize)
 
 
 def read_npz(path: Path, kind: str) -> Samples:

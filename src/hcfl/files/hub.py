@@ -17,7 +17,9 @@ def download(source: str, repository: str, folder: Path) -> None:
         splits = datasets.load_dataset(repository)
     except Exception as error:  # no network, no such data set, no access: all are the user's to read
         reason = (str(error).splitlines() or [type(error).__name__])[0].rstrip(".")
-        raise InputError(f"data.source = {source!r}: {repository} cannot be downloaded ({reason})") from None
+        raise InputError(
+            f"data.source = {source!r}: there is no folder {folder}, and {repository} cannot be downloaded ({reason})"
+        ) from None
     try:
         folder.parent.mkdir(parents=True, exist_ok=True)
         partial = Path(mkdtemp(prefix="partial-", dir=folder.parent))
