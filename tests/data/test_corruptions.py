@@ -297,16 +297,15 @@ def test_the_disk_of_defocus():
     assert (large.sum(axis=0) * (np.arange(len(large)) - len(large) // 2) ** 2).sum() == pytest.approx(25.6, rel=0.02)
 
 
-def test_glass_is_the_published_loop_over_pixels():
+def test_glass_copies_pixel_by_pixel_from_the_last_to_the_first():
     images = (scenes(count=2) / 255).astype(np.float32)
     moves = Streams(generator())["shift"].integers(-1, 1, size=(2, 2, 2, 30, 30))
     expected = images.copy()
-    for picture, move in zip(expected, moves, strict=True):
-        for down, across in move:
-            for h in range(31, 1, -1):
-                for w in range(31, 1, -1):
-                    h_, w_ = h + down[h - 2, w - 2], w + across[h - 2, w - 2]
-                    picture[h, w], picture[h_, w_] = picture[h_, w_], picture[h, w]
+    for picture, iterations in zip(expected, moves, strict=True):
+        for down, across in iterations:
+            for row, column in reversed(list(np.ndindex(30, 30))):
+                source = picture[row + 2 + down[row, column], column + 2 + across[row, column]]
+                picture[row + 2, column + 2] = source
     assert np.array_equal(blur.glass(images, Streams(generator()), 0.05, 1, 2), expected)
 
 
