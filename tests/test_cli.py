@@ -136,7 +136,10 @@ BAD = {
     ),
     "more concepts than clients": (["data", "--concepts", "99"], r"data.concepts = 99: there are only 30 clients"),
     "an unknown scenario": (["data", "--scenario", "c3"], r"data.scenario = 'c3': must be c2, c4, .*or a .yaml file"),
-    "corruptions of tiny images": (["data", "--corruptions", "random"], r"data.corruptions = random: needs images"),
+    "corruptions of tiny images": (
+        ["data", "--corruptions", "random"],
+        r"data.corruptions = random: the images have 8×8 pixels",
+    ),
     "an empty folder": (["data", "."], r"must have a sub-folder of images for each of at least 2 classes"),
     "too many samples": (["data", "--samples", "5000"], r"data.samples = 5000: digits has only \d+ training samples"),
     "digits that are no images": (["data", "--kind", "series"], r"data.kind = series: digits are images"),

@@ -297,16 +297,15 @@ def test_the_disk_of_defocus():
     assert (large.sum(axis=0) * (np.arange(len(large)) - len(large) // 2) ** 2).sum() == pytest.approx(25.6, rel=0.02)
 
 
-def test_glass_is_the_published_loop_over_pixels():
+def test_glass_copies_pixel_by_pixel_from_the_last_to_the_first():
     images = (scenes(count=2) / 255).astype(np.float32)
     moves = Streams(generator())["shift"].integers(-1, 1, size=(2, 2, 2, 30, 30))
     expected = images.copy()
-    for picture, move in zip(expected, moves, strict=True):
-        for down, across in move:
-            for h in range(31, 1, -1):
-                for w in range(31, 1, -1):
-                    h_, w_ = h + down[h - 2, w - 2], w + across[h - 2, w - 2]
-                    picture[h, w], picture[h_, w_] = picture[h_, w_], picture[h, w]
+    for picture, iterations in zip(expected, moves, strict=True):
+        for down, across in iterations:
+            for row, column in reversed(list(np.ndindex(30, 30))):
+                source = picture[row + 2 + down[row, column], column + 2 + across[row, column]]
+                picture[row + 2, column + 2] = source
     assert np.array_equal(blur.glass(images, Streams(generator()), 0.05, 1, 2), expected)
 
 
@@ -356,6 +355,24 @@ def test_snow_falls_steeply():
     snowy = corrupt(images, "snow", 5, generator()).astype(float)
     down, across = (np.abs(np.diff(snowy, axis=axis)).mean() for axis in (1, 2))
     assert across > 2 * down
+    assert np.array_equal(snowy, snowy[:, ::-1, ::-1]), "a second layer is the first one upside down"
+
+
+def test_snow_whitens_by_hand():
+    images = np.full((4, 32, 32, 3), (100, 50, 0), dtype=np.uint8)
+    # Between flakes .95·x + .05·(1.5·luminance + .5), with luminance .299·100 + .587·50 = 59.25.
+    assert np.min(corrupt(images, "snow", 1, generator()), axis=(0, 1, 2)).tolist() == [106, 58, 11]
+
+
+@pytest.mark.parametrize(("name", "severity", "colour"), [("frost", 5, (205, 228, 255)), ("spatter", 3, weather.WATER)])
+def test_ice_and_water_have_their_colours(name, severity, colour):
+    black = np.zeros((8, 32, 32), dtype=np.uint8)
+    coloured = corrupt(np.repeat(black[..., None], 3, axis=3), name, severity, generator()).astype(float)
+    bright = coloured[coloured[..., 2] > 80]
+    assert len(bright) > 100
+    assert np.abs(bright / bright[:, 2:] - np.array(colour) / colour[2]).max() < 0.015
+    seen = coloured @ (0.299, 0.587, 0.114)
+    assert np.abs(corrupt(black, name, severity, generator()) - seen).max() < 1.1
 
 
 def test_bad_requests_are_refused_in_one_sentence():

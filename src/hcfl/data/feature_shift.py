@@ -40,15 +40,15 @@ def draw(clients: int, seed: int) -> tuple[Corruption, ...]:
 
 def check(x: NDArray[Any]) -> None:
     """Refuse what is no image, or too small a one."""
+    if x.ndim == 4 and min(x.shape[1:3]) < SMALLEST:
+        raise InputError(
+            f"data.corruptions = random: the images have {x.shape[2]}×{x.shape[1]} pixels, "
+            f"but at least {SMALLEST}×{SMALLEST} are needed"
+        )
     if x.dtype != np.uint8 or x.ndim != 4 or x.shape[-1] not in (1, 3):
         raise InputError(
             "data.corruptions = random: needs images of bytes with 1 or 3 channels, "
             f"but x has type {x.dtype} and shape {x.shape}"
-        )
-    if min(x.shape[1:3]) < SMALLEST:
-        raise InputError(
-            f"data.corruptions = random: the images have {x.shape[2]}×{x.shape[1]} pixels, "
-            f"but at least {SMALLEST}×{SMALLEST} are needed"
         )
 
 

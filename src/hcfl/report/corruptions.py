@@ -13,21 +13,35 @@ GAP = 2
 """White pixels between two images."""
 
 
+CELL = 68 / 120
+"""Inches of an image and its gap: saved at 120 dots per inch, a pixel of an image of 32 is exactly two by two dots."""
+LABELS = 1.5
+"""Inches that the names take."""
+
+
 def plot_corruptions(images: Sequence[NDArray[np.uint8]], seed: int = 0) -> Figure:
     """Draw a row for each corruption; for each image, (H, W) or (H, W, C), a column for each severity."""
-    sheets = [_sheet(image, seed) for image in images]
     rows, columns = len(CORRUPTIONS), len(SEVERITIES)
-    figure = Figure(figsize=(1.6 + 0.6 * columns * len(images), 0.6 * rows), layout="constrained")
-    for axes, sheet in zip(figure.subplots(1, len(images), squeeze=False)[0], sheets, strict=True):
-        axes.imshow(sheet, cmap="gray", vmin=0, vmax=255, interpolation="nearest")
-        middles = [
-            np.arange(n) * side / n + side / n / 2 for side, n in zip(sheet.shape, (rows, columns), strict=False)
-        ]
-        axes.set_yticks(middles[0], CORRUPTIONS if axes.get_subplotspec().is_first_col() else [""] * rows)
-        axes.set_xticks(middles[1], [str(severity) for severity in SEVERITIES])
+    width, height = LABELS + CELL * (columns + 0.5) * len(images), CELL * (rows + 1)
+    figure = Figure(figsize=(width, height))
+    for number, image in enumerate(images):
+        left = LABELS + CELL * (columns + 0.5) * number
+        axes = figure.add_axes((left / width, 0, CELL * columns / width, CELL * rows / height))
+        axes.imshow(
+            _sheet(image, seed),
+            extent=(0, columns, rows, 0),
+            aspect="auto",
+            cmap="gray",
+            vmin=0,
+            vmax=255,
+            interpolation="nearest",
+        )
+        axes.set_xticks(np.arange(columns) + 0.5, [str(severity) for severity in SEVERITIES])
+        axes.set_xlabel("severity")
+        axes.xaxis.set_label_position("top")
+        axes.set_yticks(np.arange(rows) + 0.5, CORRUPTIONS if number == 0 else [""] * rows)
         axes.tick_params(length=0, labeltop=True, labelbottom=False)
         axes.spines[:].set_visible(False)
-    figure.supxlabel("severity", y=1.01, va="bottom", fontsize="medium")
     return figure
 
 

@@ -49,10 +49,10 @@ def disk(radius: float, alias: float, scale: float) -> NDArray[np.float64]:
 def glass(x: Images, streams: Streams, sigma: float, shift: int, iterations: int) -> Images:
     """Blur, replace every pixel away from the edge by one nearby, blur again.
 
-    Published code means to swap the two pixels, but what it computes, and what the published images show, is a copy.
+    Published code means to swap the two pixels, but overwrites one before it reads it: what it computes is a copy.
     """
     height, width = x.shape[1:3]
-    far = max(1, round(shift * scale(x)))
+    far = round(shift * scale(x))
     rows, columns = np.arange(far + 1, height - far + 1), np.arange(far + 1, width - far + 1)
     moves = streams["shift"].integers(-far, far, size=(len(x), iterations, 2, len(rows), len(columns)))
     x = gaussian(x, streams, sigma)

@@ -77,7 +77,7 @@ def streak(x: Images, radius: float, sigma: float, angle: NDArray[np.float64]) -
     Every pixel becomes the weighted mean of itself and the pixels along a ray, each rounded to the grid; beyond the
     edge, the edge.
     """
-    # Beyond 4σ all weights together are less than a hundredth of a grey level.
+    # Beyond 4σ all weights together are less than a fiftieth of a grey level.
     length = min(2 * round(radius), ceil(4 * sigma)) + 1
     weights = np.exp(-(np.arange(length) ** 2) / (2 * sigma**2)).astype(np.float32)
     weights /= weights.sum()
