@@ -30,3 +30,12 @@ def skewed() -> Federation:
     """Eight clients with label shift and no concept shift."""
     x, y = blobs(seed=3)
     return Federation.from_arrays(x, y, clients=8, alpha=0.5, seed=2)
+
+
+@pytest.fixture(autouse=True, scope="session")
+def _own_cache(tmp_path_factory):
+    """Tests leave the user's cache alone, and know of no local copies but their own."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("HCFL_CACHE", str(tmp_path_factory.mktemp("cache")))
+        patch.delenv("HCFL_DATA", raising=False)
+        yield

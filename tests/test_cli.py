@@ -103,7 +103,10 @@ def with_nan():
 
 BAD = {
     "unknown method": (["run", "fedrcx"], r"method.name = 'fedrcx': is not one of local, fedavg.*did you mean fedrc\?"),
-    "unknown data": (["run", "fedavg", "--data", "cifar11"], r"data.source = 'cifar11': must be digits or a .npz file"),
+    "unknown data": (
+        ["run", "fedavg", "--data", "cifar11"],
+        r"data.source = 'cifar11': must be digits, cifar10, .*a .npz file",
+    ),
     "unknown model": (["run", "fedavg", "--model", "vgg"], r"model.name = 'vgg': must be auto, mlp"),
     "a model that is not there": (
         ["run", "fedavg", "--model", "no.py:f"],
@@ -132,6 +135,13 @@ BAD = {
         r"data.concepts = 4: concepts need data.beta",
     ),
     "more concepts than clients": (["data", "--concepts", "99"], r"data.concepts = 99: there are only 30 clients"),
+    "an unknown scenario": (["data", "--scenario", "c3"], r"data.scenario = 'c3': must be c2, c4, .*or a .yaml file"),
+    "corruptions of tiny images": (
+        ["data", "--corruptions", "random"],
+        r"data.corruptions = random: the images have 8×8 pixels",
+    ),
+    "an empty folder": (["data", "."], r"must have a sub-folder of images for each of at least 2 classes"),
+    "too many samples": (["data", "--samples", "5000"], r"data.samples = 5000: digits has only \d+ training samples"),
     "digits that are no images": (["data", "--kind", "series"], r"data.kind = series: digits are images"),
     "no room for training": (["run", "fedavg", "--test-share", "0.9999"], r"only 0 training samples"),
     "a long folder name": (["run", "fedavg", "--out", "x" * 300], r"cannot be written \(File name too long\)"),

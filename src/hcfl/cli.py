@@ -10,8 +10,9 @@ from typing import Any, NoReturn
 from rich.console import Console
 
 from hcfl import __version__
-from hcfl.config import Config, assign, field_at, flat_fields, from_flat, read_yaml
+from hcfl.config import Config, assign, field_at, flat_fields, from_flat
 from hcfl.errors import InputError
+from hcfl.yaml_files import read_yaml
 
 
 class _Parser(argparse.ArgumentParser):
@@ -66,12 +67,13 @@ def _parser() -> argparse.ArgumentParser:
     _add_settings(run)
 
     data = commands.add_parser("data", help="show a federation before training", allow_abbrev=False)
-    data.add_argument("source", metavar="SOURCE", nargs="?", help="digits, or a .npz file")
+    data.add_argument("source", metavar="SOURCE", nargs="?", help="a name, a file or a folder, as --data")
     data.add_argument(
         "--picture", metavar="FILE", type=Path, default=Path("federation.png"), help="where the picture goes"
     )
     _add_settings(data, sections=("data", "seed"))
 
+commands.add_parser("scenarios", help="list the scenarios: settings of a federation by name")
     listing = commands.add_parser("methods", allow_abbrev=False, help="list the methods and their choices")
     listing.add_argument("--compositions", action="store_true", help="show which choices compose, as Markdown")
     return parser
@@ -84,6 +86,12 @@ def _config(arguments: argparse.Namespace) -> Config:
         if isinstance(in_file, dict) and in_file.get("name") != arguments.method:
             values["method"] = {}  # the settings of another method
         assign(values, "method.name", arguments.method)
+    in_file = values.get("data")
+    chosen = getattr(arguments, "data.scenario", None)
+    if chosen is not None and isinstance(in_file, dict) and in_file.get("scenario") not in (None, chosen):
+        raise InputError(
+            f"data.scenario = {chosen!r}: {arguments.config} has the settings of {in_file['scenario']}, which would win"
+        )
     for path in flat_fields().values():
         if (value := getattr(arguments, path, None)) is not None:
             assign(values, path, value)
@@ -136,7 +144,13 @@ def _methods(arguments: argparse.Namespace, console: Console) -> None:
         console.print(f" {line}", highlight=False)
 
 
-COMMANDS = {"run": _run, "demo": _demo, "data": _data, "methods": _methods}
+def _scenarios(arguments: argparse.Namespace, console: Console) -> None:
+    from hcfl.report.tables import scenario_table
+
+    console.print(scenario_table())
+
+
+COMMANDS = {"run": _run, "demo": _demo, "data": _data, "scenarios": _scenarios, "methods": _methods}
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -12,7 +12,9 @@ from typing import Any, Literal, Self
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
+from hcfl import scenarios
 from hcfl.errors import InputError
+from hcfl.yaml_files import read_yaml
 
 
 class Section(BaseModel):
@@ -24,7 +26,19 @@ class Section(BaseModel):
 class DataConfig(Section):
     """The federation: where the samples come from and how they are spread over clients."""
 
-    source: str = Field("digits", description="digits, or a .npz file with x, y and optionally client, concept, test")
+    source: str = Field(
+        "digits",
+        description="digits, cifar10, cifar100, tiny-imagenet, fashion-mnist, hf:OWNER/NAME, a .npz file, "
+        "or a folder of images or parquet files",
+    )
+    scenario: str | None = Field(
+        None,
+        description="settings by name (see `hcfl scenarios`) or FILE.yaml; all that is given wins over it",
+    )
+    data_dir: str | None = Field(None, description="where local copies of named sources lie; default $HCFL_DATA")
+    cache_dir: str | None = Field(None, description="where decoded images are kept; default $HCFL_CACHE")
+    resize: int | None = Field(None, ge=1, le=4096, description="image files: scale to this many pixels, square")
+    samples: int | None = Field(None, ge=2, description="use only so many training (and test) samples, at random")
     kind: Literal["auto", "image", "series", "vector"] = Field(
         "auto", description="what x holds; auto decides by shape: (N,H,W[,C]), (N,T,D) or (N,D)"
     )
@@ -44,6 +58,9 @@ class DataConfig(Section):
     beta: float | None = Field(None, ge=0, le=1, description="share of the classes that concepts relabel; 0 = none")
     beta_reading: Literal["plus-one", "literal"] = Field(
         "plus-one", description="rotate the first ⌊Cβ⌋+1 labels, or ⌊Cβ⌋"
+    )
+    corruptions: Literal["none", "random"] = Field(
+        "none", description="random: each client's images have one of 20 corruptions, with a severity from 1 to 5"
     )
     noise: Literal["none", "pair", "symmetric"] = Field("none", description="label noise on train and val")
     noise_rate: float = Field(0.0, ge=0, le=1, description="share of the labels that are flipped")
@@ -126,7 +143,7 @@ class Config(Section):
     def parse(cls, values: Mapping[str, Any]) -> Self:
         """Validate nested values; what is wrong is said in one sentence."""
         try:
-            return cls.model_validate(values)
+            return cls.model_validate(scenarios.applied(values, DataConfig.model_fields))
         except ValidationError as error:
             raise InputError(_sentence(error)) from None
 
@@ -143,21 +160,6 @@ class Config(Section):
     def to_yaml(self) -> str:
         """Return the whole configuration as YAML."""
         return yaml.safe_dump(self.model_dump(), sort_keys=False, allow_unicode=True)
-
-
-def read_yaml(path: Path) -> dict[str, Any]:
-    """Read a configuration file as nested values, not yet validated."""
-    try:
-        values = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise InputError(f"config {path}: cannot be read ({error.strerror})") from None
-    except (yaml.YAMLError, ValueError, RecursionError) as error:
-        where = getattr(error, "problem_mark", None)
-        line = f" at line {where.line + 1}" if where else ""
-        raise InputError(f"config {path}: is not valid YAML{line}") from None
-    if not isinstance(values, dict) or not all(isinstance(key, str) for key in values):
-        raise InputError(f"config {path}: must hold sections such as `data:` and `training:`")
-    return values
 
 
 SHORT_NAMES: dict[str, str] = {"data": "data.source", "model": "model.name", "method": "method.name"}

@@ -159,8 +159,12 @@ def describe_partition(config: Config) -> str:
         "iid": "iid",
     }
     words = [parts[data.partition or "iid"]]
+    if data.samples is not None:
+        words.append(f"{data.samples} samples")
     if data.beta:
         words.append(f"{data.concepts} concepts beta={data.beta} ({data.beta_reading})")
+    if data.corruptions != "none":
+        words.append(f"{data.corruptions} corruptions")
     if data.noise != "none":
         words.append(f"{data.noise} noise {data.noise_rate}")
     return ", ".join(words)
@@ -193,17 +197,22 @@ def client_rows(federation: Federation, state: RunState) -> list[list[Any]]:
             "samples",
             "true_concept",
             "cluster",
+            "corruption",
+            "severity",
             *(f"weight_{cluster}" for cluster in server.clusters),
         ]
     ]
     for client, name in enumerate(federation.client_names):
         column = int(server.members[client])
+        corruption = None if federation.corruptions is None else federation.corruptions[client]
         table.append(
             [
                 name,
                 len(federation.train[client]),
                 "" if truth is None else truth.names[truth.concept[client]],
                 "" if column < 0 else server.clusters[column],
+                "" if corruption is None else corruption.name,
+                "" if corruption is None else corruption.severity,
                 *(f"{weight:.6g}" for weight in server.weights[client].tolist()),
             ]
         )

@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 
+from hcfl.config import DataConfig
 from hcfl.data.sources import check_arrays, read, read_npz
 from hcfl.errors import InputError
 
@@ -75,7 +76,7 @@ def test_bad_arrays_are_refused_with_their_own_sentence(case):
 def test_npz_files_are_read_without_objects(tmp_path):
     path = tmp_path / "mine.npz"
     np.savez(path, x=ones(5), y=Y, client=np.array(list("aabbcc")), test=np.array([0, 0, 0, 0, 1, 1]))
-    samples = read(str(path), "auto")
+    samples = read(DataConfig(source=str(path)))
     assert samples.name == "mine.npz"
     assert samples.test.tolist() == [False] * 4 + [True] * 2
     np.savez(path, x=ones(5), y=np.array([{}] * 6, dtype=object))
@@ -110,5 +111,7 @@ def test_a_truncated_file_is_refused(tmp_path):
 
 
 def test_unknown_sources_are_named():
-    with pytest.raises(InputError, match=r"data.source = 'mnist': must be digits or a .npz file"):
-        read("mnist", "auto")
+    with pytest.raises(
+        InputError, match=r"data.source = 'mnist': must be digits, cifar10, .*there is none of this name"
+    ):
+        read(DataConfig(source="mnist"))

@@ -1,6 +1,7 @@
 """Samples + settings + seed → federation: partition, concepts, noise, held-out data (spec §7 and §8)."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -10,10 +11,13 @@ from torch import Tensor
 
 from hcfl import rng
 from hcfl.config import Config, DataConfig
-from hcfl.data import partition, shifts
+from hcfl.data import feature_shift, partition, shifts
+from hcfl.data.feature_shift import Corruption
 from hcfl.data.federation import VISIBLE_SHARE, Federation, Newcomer, Scaling, Truth
 from hcfl.data.sources import Samples, check_arrays, read
 from hcfl.errors import InputError
+from hcfl.files import cache
+from hcfl.scenarios import PARTITION_OF
 
 Rows = NDArray[np.int64]
 
@@ -30,7 +34,7 @@ DEFAULTS: dict[str, dict[str, Any]] = {
 
 def build(config: DataConfig, seed: int) -> Federation:
     """Build the federation of a configuration."""
-    return assemble(read(config.source, config.kind), config, seed)
+    return assemble(read(config), config, seed)
 
 
 def from_arrays(
@@ -62,8 +66,7 @@ def filled_in(config: DataConfig) -> DataConfig:
     """Fill in the defaults of the source and of the chosen partition; settings of another partition are refused."""
     defaults = DEFAULTS.get(config.source, DEFAULTS[""])
     kind = config.partition or ("classes" if config.classes_per_client else "lda")
-    belongs = {"alpha": "lda", "alpha_reading": "lda", "classes_per_client": "classes", "grouping": "classes"}
-    for name, owner in belongs.items():
+    for name, owner in PARTITION_OF.items():
         if (value := getattr(config, name)) is not None and kind != owner:
             raise InputError(f"data.{name} = {value}: belongs to partition {owner}, but the partition is {kind}")
     if kind == "natural":
@@ -95,11 +98,10 @@ def filled_in(config: DataConfig) -> DataConfig:
 def _simulated(samples: Samples, config: DataConfig, seed: int) -> Federation:
     assert config.clients is not None
     assert config.beta is not None
-    y, classes, notes = samples.y, len(samples.class_names), []
-    if samples.test is not None:
-        pool, test = np.flatnonzero(~samples.test), np.flatnonzero(samples.test)
-    else:
-        pool, test = partition.holdout(y, config.test_share, rng.numpy_generator(seed, "test set"))
+    if config.samples is not None:
+        samples = _some(samples, config.samples, config.test_share, seed)
+    y, classes, notes = samples.y, len(samples.class_names), list(samples.notes)
+    pool, test = _pool_and_test(samples, config.test_share, seed)
 
     parts = [pool[part] for part in _deal(y[pool], config, rng.numpy_generator(seed, "partition"))]
     used = np.unique(np.concatenate(parts))
@@ -121,6 +123,14 @@ def _simulated(samples: Samples, config: DataConfig, seed: int) -> Federation:
             generator = rng.numpy_generator(seed, "label noise", client)
             labels[part] = shifts.flip(labels[part], classes, config.noise, config.noise_rate, generator)
 
+    corruptions = None
+    if config.corruptions == "random":
+        feature_shift.check(samples.x)
+        corruptions, root = feature_shift.draw(config.clients, seed), cache.location(config.cache_dir)
+        x, remarks = feature_shift.apply(samples.x, parts, corruptions, seed, samples.identity, root)
+        samples = replace(samples, x=x)
+        notes += remarks
+
     newcomers: tuple[Newcomer, ...] = ()
     if len(test) > 1:
         fit, score = _fit_and_score(len(test), seed)
@@ -132,7 +142,26 @@ def _simulated(samples: Samples, config: DataConfig, seed: int) -> Federation:
         notes.append("the test set has fewer than 2 samples, so there is no Test")
     truth = Truth(same_as[concept], affected, tuple(range(len(maps)))) if shifted else None
     names = tuple(range(config.clients))
-    return _federation(samples, config, labels, parts, test, newcomers, names, truth, seed, tuple(notes))
+    return _federation(samples, config, labels, parts, test, newcomers, names, truth, seed, tuple(notes), corruptions)
+
+
+def _pool_and_test(samples: Samples, share: float, seed: int) -> tuple[Rows, Rows]:
+    """Return the rows that clients share, and those of the test set: the source's own, or a share set aside."""
+    if samples.test is not None:
+        return np.flatnonzero(~samples.test), np.flatnonzero(samples.test)
+    return partition.holdout(samples.y, share, rng.numpy_generator(seed, "test set"))
+
+
+def _some(samples: Samples, number: int, share: float, seed: int) -> Samples:
+    """Draw so many training samples, and at most as many test samples."""
+    draw = rng.numpy_generator(seed, "samples")
+    pool, test = _pool_and_test(samples, share, seed)
+    if number > len(pool):
+        raise InputError(f"data.samples = {number}: {samples.name} has only {len(pool)} training samples")
+    kept, tested = (np.sort(draw.permutation(rows)[:number]) for rows in (pool, test))
+    rows = np.concatenate([kept, tested])
+    mask = np.arange(len(rows)) >= len(kept)
+    return replace(samples, x=samples.x[rows], y=samples.y[rows], test=mask, identity=None)
 
 
 def _deal(labels: Rows, config: DataConfig, generator: np.random.Generator) -> list[Rows]:
@@ -150,7 +179,7 @@ def _deal(labels: Rows, config: DataConfig, generator: np.random.Generator) -> l
     return partition.lda(labels, config.clients, config.alpha, config.alpha_reading, generator)
 
 
-NOT_NATURAL = ("clients", "alpha", "alpha_reading", "classes_per_client", "grouping", "concepts", "beta")
+NOT_NATURAL = ("clients", "samples", "alpha", "alpha_reading", "classes_per_client", "grouping", "concepts", "beta")
 
 
 def _natural(samples: Samples, config: DataConfig, seed: int) -> Federation:
@@ -162,6 +191,8 @@ def _natural(samples: Samples, config: DataConfig, seed: int) -> Federation:
             raise InputError(f"data.{name} = {value}: {samples.name} says itself which client holds what")
     if config.noise != "none":
         raise InputError(f"data.noise = {config.noise}: {samples.name} is a natural federation, its labels stay")
+    if config.corruptions != "none":
+        raise InputError(f"data.corruptions = {config.corruptions}: {samples.name} is a natural federation, as it is")
     test_mask = np.zeros(len(samples.y), dtype=bool) if samples.test is None else samples.test
     names, owner = np.unique(samples.client[~test_mask], return_inverse=True)
     pool = np.flatnonzero(~test_mask)
@@ -186,7 +217,7 @@ def _natural(samples: Samples, config: DataConfig, seed: int) -> Federation:
             newcomers.append(_newcomer(name, rows[fit], rows[score], samples.y[test]))
     config = config.model_copy(update={"partition": "natural"})
     return _federation(
-        samples, config, samples.y, parts, test, tuple(newcomers), tuple(names.tolist()), truth, seed, ()
+        samples, config, samples.y, parts, test, tuple(newcomers), tuple(names.tolist()), truth, seed, samples.notes
     )
 
 
@@ -212,6 +243,7 @@ def _federation(
     truth: Truth | None,
     seed: int,
     notes: tuple[str, ...],
+    corruptions: tuple[Corruption, ...] | None = None,
 ) -> Federation:
     halves = [_train_and_val(part, config.val_share, seed, client) for client, part in enumerate(parts)]
     x = torch.from_numpy(np.ascontiguousarray(samples.x))
@@ -223,14 +255,23 @@ def _federation(
         y=torch.from_numpy(labels),
         train=train,
         val=tuple(half[1] for half in halves),
-        test_x=x[torch.from_numpy(test)] if len(test) else None,
+        test_x=_rows(x, test) if len(test) else None,
         newcomers=newcomers,
-        scaling=Scaling.of(x[torch.cat(train)]),
+        scaling=Scaling.of(x, train),
         class_names=samples.class_names,
         client_names=client_names,
         truth=truth,
+        corruptions=corruptions,
         notes=notes,
     )
+
+
+def _rows(x: Tensor, rows: Rows) -> Tensor:
+    """Return some rows; a view where they lie side by side, as a source's own test set does."""
+    first, last = int(rows[0]), int(rows[-1])
+    if last - first + 1 == len(rows) and (np.diff(rows) == 1).all():
+        return x[first : last + 1]
+    return x[torch.from_numpy(rows)]
 
 
 def _train_and_val(rows: Rows, share: float, seed: int, client: int) -> tuple[Tensor, Tensor]:

@@ -11,6 +11,7 @@ from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 
 from hcfl.config import DataConfig
+from hcfl.data.feature_shift import Corruption
 from hcfl.training import LocalData
 
 VISIBLE_SHARE = 0.15
@@ -57,11 +58,27 @@ class Scaling:
         return (x.to(torch.float32) - self.mean) / self.std
 
     @classmethod
-    def of(cls, x: Tensor) -> "Scaling":
-        """Measure mean and standard deviation over everything but the last axis."""
-        values = x.reshape(-1, x.shape[-1]).to(torch.float64)
-        std = values.std(dim=0, correction=0)
-        return cls(values.mean(dim=0).float(), torch.where(std > 1e-6, std, 1.0).float())
+    def of(cls, x: Tensor, parts: Sequence[Tensor]) -> "Scaling":
+        """Measure mean and standard deviation of the parts' rows, over everything but the last axis."""
+        if x.dtype == torch.uint8:
+            return cls._of_bytes(x, parts)
+        values = x[torch.cat(list(parts))].reshape(-1, x.shape[-1]).to(torch.float64)
+        return cls._from(values.mean(dim=0), values.std(dim=0, correction=0))
+
+    @classmethod
+    def _of_bytes(cls, x: Tensor, parts: Sequence[Tensor]) -> "Scaling":
+        """Sum whole numbers part by part, which is exact: images in double precision would not fit into memory."""
+        count, total, squares = 0, torch.zeros((), dtype=torch.float64), torch.zeros((), dtype=torch.float64)
+        for rows in parts:
+            values = x[rows].reshape(-1, x.shape[-1]).to(torch.float64)
+            count, total = count + len(values), total + values.sum(dim=0)
+            squares = squares + values.square_().sum(dim=0)
+        mean = total / count
+        return cls._from(mean, (squares / count - mean**2).clamp(min=0).sqrt())
+
+    @classmethod
+    def _from(cls, mean: Tensor, std: Tensor) -> "Scaling":
+        return cls(mean.float(), torch.where(std > 1e-6, std, 1.0).float())
 
 
 @dataclass(frozen=True)
@@ -86,6 +103,8 @@ class Federation:
     class_names: tuple[str, ...]
     client_names: tuple[Any, ...]
     truth: Truth | None
+    corruptions: tuple[Corruption, ...] | None = None
+    """What happened to each client's images, where something did."""
     notes: tuple[str, ...] = ()
     """What a user should know about how the data were dealt."""
 

@@ -1,6 +1,8 @@
-"""Where samples come from: the embedded digits, or a user's own arrays, checked before anything is built on them."""
+"""Where samples come from: the embedded digits, image files, or a user's own arrays, checked before they are used."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 from zipfile import ZipFile
@@ -9,11 +11,12 @@ import numpy as np
 from numpy.typing import NDArray
 from sklearn.datasets import load_digits
 
+from hcfl.config import DataConfig
+from hcfl.data import locate
 from hcfl.errors import InputError
+from hcfl.files import cache, idx, image_folder, parquet
 
 Kind = Literal["image", "series", "vector"]
-SOURCES = ("digits",)
-"""Sources that have a name; everything else is a file."""
 
 
 @dataclass(frozen=True)
@@ -31,19 +34,57 @@ class Samples:
     """The true concept of each sample's client, where somebody knows it."""
     test: NDArray[np.bool_] | None = None
     """Which samples are the global test set."""
+    identity: str | None = None
+    """A short name for exactly these x, where they have one."""
+    notes: tuple[str, ...] = ()
+    """What a user should know about how they were read."""
 
 
-def read(source: str, kind: str) -> Samples:
-    """Read a source by its name or file."""
+def read(config: DataConfig) -> Samples:
+    """Read a source by its name, file or folder."""
+    source, kind = config.source, config.kind
+    if config.resize is not None and (source == "digits" or source.endswith(".npz")):
+        raise InputError(f"data.resize = {config.resize}: {source} are arrays; only image files can be resized")
+    if source.endswith(".npz"):
+        return read_npz(Path(source), kind)
+    if kind not in ("auto", "image"):
+        raise InputError(f"data.kind = {kind}: {source} are images")
     if source == "digits":
         digits = load_digits()
-        if kind not in ("auto", "image"):
-            raise InputError(f"data.kind = {kind}: digits are images")
         return check_arrays("digits", digits.images.astype(np.float32), digits.target, kind="image")
-    path = Path(source)
-    if path.suffix != ".npz":
-        raise InputError(f"data.source = {source!r}: must be {', '.join(SOURCES)} or a .npz file")
-    return read_npz(path, kind)
+    return read_images(locate.find(config), config)
+
+
+def read_images(folder: Path, config: DataConfig) -> Samples:
+    """Read a folder of parquet files, idx files or images; decoded the first time, from the cache afterwards."""
+    name = folder.resolve().name
+    try:
+        paths, make = _reader(folder, config.resize)
+        identity = cache.files_identity(folder, paths, config.resize)
+    except OSError as error:
+        raise InputError(f"data.source = {str(folder)!r}: cannot be read ({error.strerror})") from None
+    entry, notes = cache.get(cache.location(config.cache_dir), f"{name}-{identity}", make)
+    return Samples(
+        name=name,
+        x=entry.arrays["x"],
+        y=_two_classes(name, entry.arrays["y"]),
+        class_names=tuple(entry.facts["classes"]),
+        test=entry.arrays.get("test"),
+        identity=identity,
+        notes=notes,
+    )
+
+
+def _reader(folder: Path, resize: int | None) -> tuple[list[Path], Callable[[], cache.Entry]]:
+    """Return the files of a folder, and what decodes them."""
+    if paths := parquet.files(folder):
+        return paths, partial(parquet.read, folder, paths, resize)
+    if paths := idx.files(folder):
+        if resize is not None:
+            raise InputError(f"data.resize = {resize}: {folder} are arrays; only image files can be resized")
+        return paths, partial(idx.read, paths)
+    found = image_folder.listing(folder)
+    return found.files, partial(image_folder.read, found, resize)
 
 
 def read_npz(path: Path, kind: str) -> Samples:

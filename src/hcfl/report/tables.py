@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from rich import box
 from rich.table import Table
 
-from hcfl import methods
+from hcfl import methods, scenarios
 from hcfl.data import Federation
 from hcfl.experiment import Run
 from hcfl.report.progress import percent
@@ -41,8 +41,18 @@ def settings_lines() -> list[str]:
     return lines
 
 
+def scenario_table() -> Table:
+    """Show every scenario in one line."""
+    table = Table(title="Scenarios, for --scenario", box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
+    table.add_column("scenario", no_wrap=True)
+    table.add_column("what")
+    for name in scenarios.names():
+        table.add_row(name, scenarios.load(name)["description"])
+    return table
+
+
 def federation_table(federation: Federation) -> Table:
-    """Show classes × clients: how many samples of each class each client holds, and its true concept."""
+    """Show classes × clients: how many samples of each class each client holds, and its true shifts."""
     counts = federation.class_table()
     shown = min(len(counts), MOST_ROWS)
     title = f"{federation.name}: {federation.clients} clients, {federation.classes} classes"
@@ -51,7 +61,8 @@ def federation_table(federation: Federation) -> Table:
     table = Table(title=title, box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
     truth = federation.truth
     as_numbers = federation.classes <= MOST_COLUMNS
-    for name in ("client", "samples", *(["concept"] if truth else [])):
+    shifts = [*(["concept"] if truth else []), *(["corruption"] if federation.corruptions else [])]
+    for name in ("client", "samples", *shifts):
         table.add_column(name, justify="right", no_wrap=True)
     for name in federation.class_names if as_numbers else ("classes, in order",):
         table.add_column(name, justify="right" if as_numbers else "left")
@@ -61,6 +72,8 @@ def federation_table(federation: Federation) -> Table:
         cells = [str(federation.client_names[client]), str(sum(row))]
         if truth is not None:
             cells.append(str(truth.names[truth.concept[client]]))
+        if federation.corruptions is not None:
+            cells.append(str(federation.corruptions[client]))
         if as_numbers:
             cells += [str(number) if number else "·" for number in row]
         else:

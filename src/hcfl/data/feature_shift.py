@@ -1,0 +1,92 @@
+"""Feature shift: every client's images come from a camera of its own (spec §7)."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from hashlib import blake2b
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hcfl import rng
+from hcfl.data import corruptions
+from hcfl.data.corruptions.table import SMALLEST
+from hcfl.errors import InputError
+from hcfl.files import cache
+from hcfl.files.workers import each
+
+
+@dataclass(frozen=True)
+class Corruption:
+    """What happened to all images of a client; `original` means nothing did, whatever the severity."""
+
+    name: str
+    severity: int
+
+    def __str__(self) -> str:
+        return self.name if self.name == "original" else f"{self.name} {self.severity}"
+
+
+def draw(clients: int, seed: int) -> tuple[Corruption, ...]:
+    """Draw each client's corruption and severity."""
+    drawn = []
+    for client in range(clients):
+        generator = rng.numpy_generator(seed, "corruption", client)
+        name = corruptions.CORRUPTIONS[generator.integers(len(corruptions.CORRUPTIONS))]
+        drawn.append(Corruption(name, int(generator.integers(1, 6))))
+    return tuple(drawn)
+
+
+def check(x: NDArray[Any]) -> None:
+    """Refuse what is no image, or too small a one."""
+    if x.ndim == 4 and min(x.shape[1:3]) < SMALLEST:
+        raise InputError(
+            f"data.corruptions = random: the images have {x.shape[2]}×{x.shape[1]} pixels, "
+            f"but at least {SMALLEST}×{SMALLEST} are needed"
+        )
+    if x.dtype != np.uint8 or x.ndim != 4 or x.shape[-1] not in (1, 3):
+        raise InputError(
+            "data.corruptions = random: needs images of bytes with 1 or 3 channels, "
+            f"but x has type {x.dtype} and shape {x.shape}"
+        )
+
+
+def apply(
+    x: NDArray[np.uint8],
+    parts: Sequence[NDArray[np.int64]],
+    drawn: Sequence[Corruption],
+    seed: int,
+    identity: str | None,
+    root: Path,
+    workers: int | None = None,
+) -> tuple[NDArray[np.uint8], tuple[str, ...]]:
+    """Return x with the rows of every client corrupted its way, from the cache where it is there; and notes.
+
+    Other rows, the test images among them, stay clean. `identity` says what x is, where somebody knows.
+    """
+    key = cache.identity(identity or x, _version(), seed, drawn, *parts)
+
+    def make() -> cache.Entry:
+        tasks = [(x[part], one, seed, client) for client, (part, one) in enumerate(zip(parts, drawn, strict=True))]
+        number = sum(len(part) for part in parts)
+        result = np.array(x)
+        for part, images in zip(parts, each(_corrupt, tasks, number, workers), strict=True):
+            result[part] = images
+        return cache.Entry({"x": result}, {})
+
+    entry, notes = cache.get(root, f"corrupted-{key}", make)
+    return entry.arrays["x"], notes
+
+
+def _corrupt(images: NDArray[np.uint8], corruption: Corruption, seed: int, client: int) -> NDArray[np.uint8]:
+    generator = rng.numpy_generator(seed, "corrupted pixels", client)
+    return corruptions.corrupt(images, corruption.name, corruption.severity, generator)
+
+
+def _version() -> str:
+    """Return a name for how corruptions are computed: the code itself, since a cache must not outlive it."""
+    digest = blake2b(digest_size=8)
+    for path in sorted(Path(corruptions.__file__).parent.glob("*.py")):
+        digest.update(path.read_bytes())
+    return digest.hexdigest()

@@ -1,0 +1,120 @@
+"""Arrays that are expensive to make, kept on disk: whole or not at all, checked, and mapped instead of read."""
+
+import json
+import os
+import shutil
+import time
+import zlib
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from hashlib import blake2b
+from pathlib import Path
+from tempfile import mkdtemp
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+FACTS, PARTIAL = "entry.json", "partial-"
+ABANDONED = 24 * 3600
+"""Seconds after which a folder that somebody began to write, and was killed, is swept away."""
+
+
+@dataclass(frozen=True)
+class Entry:
+    """Arrays by name, and what else is known of them (anything JSON can hold)."""
+
+    arrays: Mapping[str, NDArray[Any]]
+    facts: Mapping[str, Any]
+
+
+def location(setting: str | None) -> Path:
+    """Return the cache folder: the setting, $HCFL_CACHE, or `hcfl` in the user's cache folder."""
+    if chosen := setting or os.environ.get("HCFL_CACHE"):
+        return Path(chosen).expanduser()
+    home = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
+    return Path(home).expanduser() / "hcfl"
+
+
+def identity(*parts: Any) -> str:
+    """Return a key for what parts say of themselves; arrays count with their content."""
+    digest = blake2b(digest_size=10)
+    for part in parts:
+        if isinstance(part, np.ndarray):
+            digest.update(repr((part.dtype.str, part.shape)).encode())
+            digest.update(np.ascontiguousarray(part).data)
+        else:
+            digest.update(repr(part).encode())
+    return digest.hexdigest()
+
+
+def files_identity(folder: Path, files: list[Path], *settings: Any) -> str:
+    """Return a key for files as they are now: where, how large and when last written.
+
+    Hashing their content would also notice a change that keeps size and time, but costs as much as reading them.
+    """
+    stats = [(path.relative_to(folder).as_posix(), path.stat()) for path in files]
+    return identity(str(folder.resolve()), [(name, s.st_size, s.st_mtime_ns) for name, s in stats], settings)
+
+
+def get(root: Path, name: str, make: Callable[[], Entry]) -> tuple[Entry, tuple[str, ...]]:
+    """Return the entry of this name, making it the first time, and notes on what a user should know."""
+    folder, notes = root / name, []
+    if folder.exists():
+        if (found := _load(folder)) is not None:
+            return found, ()
+        notes.append(f"the cache {folder} was damaged and is made anew")
+        shutil.rmtree(folder, ignore_errors=True)
+    entry = make()
+    try:
+        _store(root, folder, entry)
+        entry = _load(folder) or entry
+    except OSError as error:
+        notes.append(f"{name} cannot be kept in the cache {root} ({error.strerror})")
+    return entry, tuple(notes)
+
+
+def _load(folder: Path) -> Entry | None:
+    """Map an entry's arrays; None where anything is not as it was written.
+
+    Private maps: nothing that happens to the arrays in memory can reach the files.
+    """
+    try:
+        said = json.loads((folder / FACTS).read_text(encoding="utf-8"))
+        expected = said["checksums"]
+        arrays = {name: np.load(folder / f"{name}.npy", mmap_mode="c", allow_pickle=False) for name in expected}
+        intact = all(_checksum(array) == expected[name] for name, array in arrays.items())
+        return Entry(arrays, said["facts"]) if intact else None
+    except (OSError, ValueError, KeyError, TypeError, EOFError):
+        return None
+
+
+def _store(root: Path, folder: Path, entry: Entry) -> None:
+    """Write beside the final place and move when complete; of two who write the same, the first wins."""
+    root.mkdir(parents=True, exist_ok=True)
+    _sweep(root)
+    partial = Path(mkdtemp(prefix=PARTIAL, dir=root))
+    try:
+        for name, array in entry.arrays.items():
+            np.save(partial / f"{name}.npy", array, allow_pickle=False)
+        checksums = {name: _checksum(array) for name, array in entry.arrays.items()}
+        said = {"checksums": checksums, "facts": dict(entry.facts)}
+        (partial / FACTS).write_text(json.dumps(said), encoding="utf-8")
+        try:
+            partial.rename(folder)
+        except OSError:
+            if not folder.exists():
+                raise
+    finally:
+        shutil.rmtree(partial, ignore_errors=True)
+
+
+def _sweep(root: Path) -> None:
+    for path in root.glob(f"{PARTIAL}*"):
+        if time.time() - path.stat().st_mtime > ABANDONED:
+            shutil.rmtree(path, ignore_errors=True)
+
+
+def _checksum(array: NDArray[Any]) -> int:
+    """CRC-32 finds damage, not malice, at more than a gigabyte a second."""
+    return zlib.crc32(repr((array.dtype.str, array.shape)).encode(), zlib.crc32(np.ascontiguousarray(array).data))
