@@ -73,7 +73,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     _add_settings(data, sections=("data", "seed"))
 
-commands.add_parser("scenarios", help="list the scenarios: settings of a federation by name")
+    commands.add_parser("scenarios", help="list the scenarios: settings of a federation by name")
     listing = commands.add_parser("methods", allow_abbrev=False, help="list the methods and their choices")
     listing.add_argument("--compositions", action="store_true", help="show which choices compose, as Markdown")
     return parser

@@ -71,7 +71,20 @@ class DataConfig(Section):
 class ModelConfig(Section):
     """The network."""
 
-    name: str = Field("auto", description="auto, mlp, cnn, cnn1d, or FILE.py:FUNCTION that builds (extractor, head)")
+    name: str = Field(
+        "auto",
+        description="auto, mlp, cnn, cnn1d, mobilenet-v2, resnet-18, efficientnet-lite0, "
+        "or FILE.py:FUNCTION that builds (extractor, head)",
+    )
+    norm: Literal["batch", "group"] | None = Field(
+        None, description="the last three of them: how they normalise; default batch"
+    )
+    stem: Literal["original", "small"] | None = Field(
+        None, description="the same: small keeps the resolution of small images in the first layers; default original"
+    )
+    pretrained: str | None = Field(
+        None, description="the same: start from none, imagenet, or a FILE (.pth, .safetensors); default none"
+    )
 
 
 class MethodConfig(Section):

@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from copy import deepcopy
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -12,13 +13,13 @@ import torch
 from torch import nn
 
 from hcfl import compose, methods, plugins, rng, rounds, run_folder
-from hcfl.config import Config, flat_fields, from_flat
+from hcfl.config import Config, ModelConfig, flat_fields, from_flat
 from hcfl.data import Federation, build
 from hcfl.engines import Sequential
 from hcfl.ensemble import initialise
 from hcfl.errors import InputError
 from hcfl.method import Method
-from hcfl.models import MODELS, Builder, Network, Pair, check_pair, default_model
+from hcfl.models import IMAGE_NETWORK_OPTIONS, IMAGE_NETWORKS, MODELS, Builder, Network, Pair, check_pair, default_model
 from hcfl.rounds import Record, Setting
 from hcfl.run_folder import Row
 from hcfl.state import RunState
@@ -74,8 +75,8 @@ def prepare(
     federation = federation or build(config.data, config.seed)
     config = config.model_copy(update={"data": federation.settings})
     if model is None:
-        name = default_model(federation.shape) if config.model.name == "auto" else config.model.name
-        config, model = config.updated("model", name=name), model_builder(name)
+        config = config.updated("model", **model_settings(config.model, federation.shape))
+        model = model_builder(config.model)
     else:
         config = config.updated("model", name="custom")
 
@@ -153,8 +154,23 @@ def _device(name: str) -> torch.device:
     return device
 
 
-def model_builder(name: str) -> Builder:
+def model_settings(config: ModelConfig, shape: tuple[int, ...]) -> dict[str, str]:
+    """Fill in the name of the model, and its options where it has some; others are refused."""
+    name = default_model(shape) if config.name == "auto" else config.name
+    given = config.model_dump(include=set(IMAGE_NETWORK_OPTIONS), exclude_none=True)
+    if name in IMAGE_NETWORKS:
+        return {"name": name, **IMAGE_NETWORK_OPTIONS, **given}
+    if given:
+        option, value = next(iter(given.items()))
+        raise InputError(f"model.{option} = {value}: is an option of {', '.join(IMAGE_NETWORKS)}, not of {name}")
+    return {"name": name}
+
+
+def model_builder(config: ModelConfig) -> Builder:
     """Return a named model's builder, or a user's own: `FILE.py:FUNCTION` or `package.module:FUNCTION`."""
+    name = config.name
+    if name in IMAGE_NETWORKS:
+        return partial(IMAGE_NETWORKS[name], **config.model_dump(include=set(IMAGE_NETWORK_OPTIONS)))
     if name in MODELS:
         return MODELS[name]
     if ":" not in name:

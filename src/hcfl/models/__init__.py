@@ -1,9 +1,14 @@
 """Networks as extractor + head; nothing federated in here."""
 
+from hcfl.models.layers import write_out
+from hcfl.models.mobile import efficientnet_lite0, mobilenet_v2
 from hcfl.models.network import Builder, Network, Pair, Params, check_pair, parameters_of
-from hcfl.models.zoo import MODELS, cnn, cnn1d, default_model, mlp
+from hcfl.models.resnet import resnet_18
+from hcfl.models.zoo import IMAGE_NETWORK_OPTIONS, IMAGE_NETWORKS, MODELS, cnn, cnn1d, default_model, mlp
 
 __all__ = [
+    "IMAGE_NETWORKS",
+    "IMAGE_NETWORK_OPTIONS",
     "MODELS",
     "Builder",
     "Network",
@@ -13,6 +18,10 @@ __all__ = [
     "cnn",
     "cnn1d",
     "default_model",
+    "efficientnet_lite0",
     "mlp",
+    "mobilenet_v2",
     "parameters_of",
+    "resnet_18",
+    "write_out",
 ]

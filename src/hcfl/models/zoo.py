@@ -1,13 +1,16 @@
 """The networks that come with hcfl, each an extractor and a linear head."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import pairwise
 from math import prod
 
 from torch import Tensor, nn
 
 from hcfl.errors import InputError
+from hcfl.models.layers import check_image
+from hcfl.models.mobile import efficientnet_lite0, mobilenet_v2
 from hcfl.models.network import Builder, Pair
+from hcfl.models.resnet import resnet_18
 
 
 class AxisToFront(nn.Module):
@@ -29,8 +32,7 @@ def mlp(shape: tuple[int, ...], classes: int, hidden: Sequence[int] = (256, 128)
 
 def cnn(shape: tuple[int, ...], classes: int, channels: Sequence[int] = (32, 64, 128)) -> Pair:
     """Build a small convolutional network for images (H, W, C) of any size."""
-    if len(shape) != 3:
-        raise InputError(f"model.name = cnn: reads images (H, W, C), but the inputs have shape {shape}")
+    check_image("cnn", shape)
     layers: list[nn.Module] = [AxisToFront()]
     for before, after in pairwise([shape[-1], *channels]):
         layers += [nn.Conv2d(before, after, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2, ceil_mode=True)]
@@ -47,7 +49,17 @@ def cnn1d(shape: tuple[int, ...], classes: int, channels: Sequence[int] = (32, 6
     return nn.Sequential(*layers, nn.AdaptiveAvgPool1d(1), nn.Flatten()), nn.Linear(channels[-1], classes)
 
 
-MODELS: dict[str, Builder] = {"mlp": mlp, "cnn": cnn, "cnn1d": cnn1d}
+IMAGE_NETWORKS: dict[str, Callable[..., Pair]] = {
+    "mobilenet-v2": mobilenet_v2,
+    "resnet-18": resnet_18,
+    "efficientnet-lite0": efficientnet_lite0,
+}
+"""Builders that also take `norm`, `stem` and `pretrained`."""
+
+IMAGE_NETWORK_OPTIONS = {"norm": "batch", "stem": "original", "pretrained": "none"}
+"""What these are where nobody says otherwise."""
+
+MODELS: dict[str, Builder] = {"mlp": mlp, "cnn": cnn, "cnn1d": cnn1d, **IMAGE_NETWORKS}
 """Builders by the name that configurations use."""
 
 

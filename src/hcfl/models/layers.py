@@ -1,0 +1,208 @@
+"""Layers for images (N, H, W, C): channels stay last from the input to the features.
+
+Every layer has two forms that compute the same. By default it calls torch's own kernels on permuted views, which is
+fastest for one model, on a CPU above all. `write_out` turns it into plain arithmetic (matrix products, shifted
+products, means), which `torch.func.vmap` and `torch.compile` batch over many clients' models without turning them into
+slow grouped convolutions. Parameters have the names and shapes of torch's layers in both.
+"""
+
+from collections.abc import Callable
+from copy import deepcopy
+from dataclasses import dataclass
+from math import gcd
+from typing import Literal, NamedTuple
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import batch_norm, conv2d, group_norm, linear, pad, relu
+
+from hcfl.errors import InputError
+
+NormName = Literal["batch", "group"]
+"""How units are normalised."""
+
+StemName = Literal["original", "small"]
+"""`small`: the first layers keep the resolution of the image instead of reducing it."""
+
+MOMENTUM = 0.1
+"""How much of a batch goes into the running statistics."""
+
+GROUP = 16
+"""Channels that are normalised together by group normalisation: 16, or 8 where the width is no multiple of it."""
+
+
+class Layer(nn.Module):
+    """A layer with two forms."""
+
+    written_out: bool = False
+
+
+def write_out(module: nn.Module) -> nn.Module:
+    """Return a copy that computes the same by plain arithmetic, the form to batch over clients on an accelerator."""
+    copy = deepcopy(module)
+    for layer in copy.modules():
+        if isinstance(layer, Layer):
+            layer.written_out = True
+    return copy
+
+
+class Window(NamedTuple):
+    """What a kernel does along one axis: the taps that ever meet the image, and the padding that these need."""
+
+    taps: slice
+    before: int
+    after: int
+    reach: int
+    """Where the last window starts, counted from the first."""
+
+
+def window(size: int, kernel: int, stride: int, same: bool) -> Window:
+    """Place an odd kernel so that ⌈size / stride⌉ values come out.
+
+    Padding is kernel // 2 before the image as torch users write it, or with `same` what TensorFlow calls SAME: the
+    least that is needed, the odd pixel after the image. Deep in a network for small images most taps meet nothing but
+    padding (3×3 on a single pixel: eight of nine); leaving them out saves their work and changes nothing.
+    """
+    reach = (-(-size // stride) - 1) * stride
+    before = max(reach + kernel - size, 0) // 2 if same else kernel // 2
+    start, stop = max(0, before - reach), min(kernel, size + before)
+    after = max(0, reach + stop - size - before)
+    return Window(slice(start, stop), before - start, after, reach)
+
+
+class Convolution(Layer):
+    """A convolution without bias: dense, or depthwise (one kernel per channel)."""
+
+    def __init__(
+        self,
+        before: int,
+        after: int,
+        kernel: int = 1,
+        stride: int = 1,
+        depthwise: bool = False,
+        same: bool = False,
+    ) -> None:
+        super().__init__()
+        self.kernel, self.stride, self.depthwise, self.same = kernel, stride, depthwise, same
+        self.weight = nn.Parameter(torch.empty(after, 1 if depthwise else before, kernel, kernel))
+        nn.init.kaiming_normal_(self.weight, mode="fan_out")
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(N, H, W, C) → (N, ⌈H/stride⌉, ⌈W/stride⌉, C′)."""
+        rows, columns = (window(size, self.kernel, self.stride, self.same) for size in x.shape[1:3])
+        weight = self.weight[:, :, rows.taps, columns.taps]
+        if weight.shape[2:] == (1, 1):
+            x, weight = x[:, :: self.stride, :: self.stride], weight.flatten(1)
+            return x * weight.squeeze(1) if self.depthwise else linear(x, weight)
+        return (self._products if self.written_out else self._convolve)(x, weight, rows, columns)
+
+    def _convolve(self, x: Tensor, weight: Tensor, rows: Window, columns: Window) -> Tensor:
+        padding = rows.before, columns.before
+        if rows.after > rows.before or columns.after > columns.before:  # conv2d itself pads both sides alike
+            x, padding = _padded(x, rows, columns), (0, 0)
+        groups = x.shape[-1] if self.depthwise else 1
+        return conv2d(x.movedim(-1, 1), weight, None, self.stride, padding, 1, groups).movedim(1, -1)
+
+    def _products(self, x: Tensor, weight: Tensor, rows: Window, columns: Window) -> Tensor:
+        x = _padded(x, rows, columns)
+        shifted = [
+            x[:, i : i + rows.reach + 1 : self.stride, j : j + columns.reach + 1 : self.stride]
+            for i in range(weight.shape[2])
+            for j in range(weight.shape[3])
+        ]
+        if not self.depthwise:
+            return torch.cat(shifted, dim=-1) @ weight.permute(2, 3, 1, 0).flatten(0, 2)
+        first, *others = (part * tap for part, tap in zip(shifted, weight.flatten(1).unbind(1), strict=True))
+        return sum(others, first)
+
+
+def _padded(x: Tensor, rows: Window, columns: Window) -> Tensor:
+    return pad(x, (0, 0, columns.before, columns.after, rows.before, rows.after))
+
+
+class BatchNorm(Layer):
+    """Batch normalisation. In training mode it updates the running statistics in place, wherever they were passed in.
+
+    Under `vmap` each client's statistics are updated, as long as they are stacked like the parameters.
+    """
+
+    running_mean: Tensor
+    running_var: Tensor
+
+    def __init__(self, channels: int, eps: float = 1e-5) -> None:
+        super().__init__()
+        self.eps = eps
+        self.weight, self.bias = nn.Parameter(torch.ones(channels)), nn.Parameter(torch.zeros(channels))
+        self.register_buffer("running_mean", torch.zeros(channels))
+        self.register_buffer("running_var", torch.ones(channels))
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Normalise each channel over samples and pixels."""
+        mean, var = self.running_mean, self.running_var
+        if not self.written_out:
+            channels_first = x.movedim(-1, 1)
+            y = batch_norm(channels_first, mean, var, self.weight, self.bias, self.training, MOMENTUM, self.eps)
+            return y.movedim(1, -1)
+        if self.training:
+            var, mean = torch.var_mean(x, dim=(0, 1, 2), correction=0)
+            values = x.shape[:-1].numel()
+            with torch.no_grad():  # out of place, then copied: no intermediate is written to under vmap
+                self.running_mean.copy_(self.running_mean.lerp(mean, MOMENTUM))
+                self.running_var.copy_(self.running_var.lerp(var * (values / (values - 1)), MOMENTUM))
+        scale = self.weight * torch.rsqrt(var + self.eps)
+        return (x - mean) * scale + self.bias
+
+
+class GroupNorm(nn.Module):
+    """Group normalisation: of each sample by itself, so there are no running statistics to average."""
+
+    def __init__(self, channels: int, eps: float = 1e-5) -> None:
+        super().__init__()
+        self.groups, self.eps = channels // gcd(channels, GROUP), eps
+        self.weight, self.bias = nn.Parameter(torch.ones(channels)), nn.Parameter(torch.zeros(channels))
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Normalise groups of channels over the sample's pixels."""
+        return group_norm(x.movedim(-1, 1), self.groups, self.weight, self.bias, self.eps).movedim(1, -1)
+
+
+class Unit(nn.Module):
+    """Convolution, normalisation, activation."""
+
+    def __init__(self, conv: Convolution, norm: nn.Module, activation: Callable[[Tensor], Tensor] | None) -> None:
+        super().__init__()
+        self.conv, self.norm, self.activation = conv, norm, activation
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(N, H, W, C) → (N, H′, W′, C′)."""
+        y: Tensor = self.norm(self.conv(x))
+        return y if self.activation is None else self.activation(y)
+
+
+@dataclass(frozen=True)
+class Style:
+    """What all units of a network have in common."""
+
+    norm: NormName = "batch"
+    eps: float = 1e-5
+    same: bool = False
+    activation: Callable[[Tensor], Tensor] = relu
+
+    def unit(
+        self, before: int, after: int, kernel: int = 1, stride: int = 1, depthwise: bool = False, active: bool = True
+    ) -> Unit:
+        """Build one."""
+        conv = Convolution(before, after, kernel, stride, depthwise, self.same)
+        norm = (BatchNorm if self.norm == "batch" else GroupNorm)(after, self.eps)
+        return Unit(conv, norm, self.activation if active else None)
+
+
+def unit_names(here: str, conv: str, norm: str) -> dict[str, str]:
+    """Return a unit's modules → what they are called elsewhere."""
+    return {f"{here}.conv": conv, f"{here}.norm": norm}
+
+
+def check_image(model: str, shape: tuple[int, ...]) -> None:
+    """Refuse inputs that are no images."""
+    if len(shape) != 3:
+        raise InputError(f"model.name = {model}: reads images (H, W, C), but the inputs have shape {shape}")
