@@ -94,11 +94,12 @@ def test_a_move_puts_all_weight_of_those_it_names_into_their_new_cluster():
     assert follow(before, (4, 7, 8), [move], client=None).client.tolist() == before.client.tolist()
 
 
-def test_a_new_cluster_mixes_gaussians_like_its_parent_and_one_that_is_gone_is_forgotten():
+def test_a_new_cluster_mixes_gaussians_like_its_parent_and_a_merged_one_like_both_together():
     components = torch.tensor([[0.9, 0.1], [0.2, 0.8]])
     changes = [split(parent=1, child=2), Merge(1, into=2, gone=0, distance=0.1, threshold=0.9)]
     after = follow(Weights(torch.tensor([0.5, 0.5]), components=components), (0, 1), changes, client=None)
-    assert_close(after.components, torch.tensor([[0.2, 0.8], [0.2, 0.8]]))
+    # π of clusters 2 and 0: .25·(.2, .8) + .5·(.9, .1) = (.5, .25)
+    assert_close(after.components, torch.tensor([[0.2, 0.8], [2 / 3, 1 / 3]]))
 
 
 HISTORY = st.lists(st.tuples(st.sampled_from(["split", "remove", "merge", "move"]), st.integers(0, 10)), max_size=8)

@@ -1,5 +1,6 @@
 """Composition by name: every pair of choices runs or is refused with its reason; a user's own tier plugs in."""
 
+import re
 from dataclasses import replace
 from itertools import combinations
 from pathlib import Path
@@ -46,7 +47,20 @@ def test_every_choice_has_a_name():
     ("tier", "text", "words"),
     [
         ("weighting", "soft", r"method.weighting = 'soft': must be single, .*did you mean soft-em\?"),
-        ("weighting", "sample-wise-em", "missing 1 required positional argument: 'mu'"),
+        ("weighting", "sample-wise-em", "sample-wise-em needs mu"),
+        ("weighting", "soft-counts(period=1.5)", "period = 1.5: should be a valid integer"),
+        ("weighting", "soft-counts(period=0)", "period = 0: must be at least 1"),
+        ("adaptation", "merge-similar(tau=abc)", "tau = 'abc': should be a valid number"),
+        ("adaptation", "merge-similar(tau=5)", "tau = 5.0: must lie between -1 and 1"),
+        ("adaptation", "split-by-spectrum(alpha0=1)", "alpha0 = 1.0: must lie between 0 and 1"),
+        ("adaptation", "split-when-stationary(tol1=0)", "tol1 = 0.0: must be greater than 0"),
+        ("adaptation", "hierarchical-once", "hierarchical-once needs threshold"),
+        ("formulation", "correlation(floor=-1)", "floor = -1.0: must be greater than 0"),
+        ("formulation", "conditional(gaussians=2)", "there is no setting gaussians"),
+        ("formulation", "joint(gaussians=2.5)", "gaussians = 2.5: should be a valid integer"),
+        ("distance", "update-cosine(of=gradients)", "of = 'gradients': should be 'updates', 'whole updates' or 'first"),
+        ("local", "own-model(kept=maybe)", "kept = 'maybe': should be a valid boolean"),
+        ("local", "cluster-models(kept=true)", "there is no setting kept"),
         ("weighting", "soft-em(mu=1)", "there is no setting mu; it has no settings"),
         ("weighting", "soft-em(hard=true)", "there is no setting hard"),
         ("adaptation", "split-and-remove(roh=1)", "there is no setting roh; its settings are rho, scwu"),
@@ -169,3 +183,24 @@ def test_a_file_that_raises_is_reported_in_one_sentence(tmp_path, monkeypatch, c
     (tmp_path / "bad.py").write_text("1 / 0")
     assert main(["run", "hcfl+(fedem)", "--distance", "bad.py:X"]) == 2
     assert "cannot be imported (ZeroDivisionError: division by zero)" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("code", "words"),
+    [
+        ("class Mine:\n    needs = 'models'", "has no between; it needs between, needs"),
+        ("class Mine:\n    def between(self, participants): ...", "has no needs; it needs between, needs"),
+        (
+            "class Mine:\n    needs = 'models'\n    def between(self): ...",
+            r"its between cannot be called as between\(participants\)",
+        ),
+        ("class Mine:\n    def __init__(self): raise RuntimeError('no luck')", "no luck"),
+    ],
+)
+def test_a_user_s_own_tier_that_lacks_something_is_told_what(tmp_path, monkeypatch, capsys, code, words):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "half.py").write_text(code)
+    assert main(["run", "hcfl+(fedem)", "--distance", "half.py:Mine", "--rounds", "1"]) == 2
+    error = capsys.readouterr().err
+    assert re.search(words, error), error
+    assert error.count("\n") == 1

@@ -85,7 +85,7 @@ def test_bytes_down_by_hand():
     message = broadcast(method, state, 3)
     parameters = sum(tensor.numel() for tensor in ensemble.extractors.values())
     old = ClientState(0, (0, 1), Weights(torch.ones(2) / 2))
-    sent = bytes_down(message, method, [None, old])
+    sent = bytes_down(message, method, {3: None, 4: old})
     head = sum(tensor[0].numel() for tensor in ensemble.heads.values())
     assert sent == {
         "extractor": 2 * 4 * parameters,
@@ -95,16 +95,16 @@ def test_bytes_down_by_hand():
         "weights": 1 * 4 * 2,
         "other models": 0,
     }
-    assert bytes_down(message, build("fedem"), [None])["class_shares"] == 0
+    assert bytes_down(message, build("fedem"), {0: None})["class_shares"] == 0
 
 
 def test_a_client_is_sent_the_changes_since_it_last_took_part(planted):
     state, records = play(planted, build("hcfl+(fedrc)"), 8, participation=0.5)
     assert state.server.changes
     message = broadcast(build("hcfl+(fedrc)"), state.server, planted.classes)
-    for own in state.clients.values():
+    for client, own in state.clients.items():
         news = sum(change.round >= own.round for change in state.server.changes)
-        assert bytes_down(message, build("hcfl+(fedrc)"), [own])["changes"] == CHANGE_BYTES * news
+        assert bytes_down(message, build("hcfl+(fedrc)"), {client: own})["changes"] == CHANGE_BYTES * news
     assert records[0].down["changes"] == 0
 
 
@@ -122,7 +122,7 @@ def test_objective_is_the_mean_log_likelihood_per_sample(planted):
     # Before training, FedAvg's model knows nothing: about −log C per sample.
     _, records = play(planted, build("fedavg"), 1)
     assert records[0].objective == pytest.approx(-math.log(planted.classes), abs=0.5)
-    assert bytes_up([])["heads"] == 0
+    assert bytes_up(build("fedavg"), [])["heads"] == 0
 
 
 def test_val_predicts_every_client_with_its_own_weights_after_the_round(planted):

@@ -7,18 +7,18 @@ import pytest
 import torch
 from torch.testing import assert_close
 
-from hcfl import rounds
-from hcfl.clusters import follow
+from hcfl import rounds, server
+from hcfl.client import take_part
+from hcfl.clusters import follow, missed_split
 from hcfl.data import Federation
 from hcfl.engines import Sequential
-from hcfl.ensemble import forward
+from hcfl.ensemble import class_log_probs, forward
 from hcfl.errors import InputError
 from hcfl.local import ClusterModels, OwnModel
 from hcfl.method import Method
 from hcfl.methods import METHODS, build
-from hcfl.state import Update
+from hcfl.state import ClientState, Update
 from hcfl.tiers import (
-    Assigned,
     ByLabelDistribution,
     Conditional,
     Correlation,
@@ -31,6 +31,7 @@ from hcfl.tiers import (
     SoftEM,
     SplitAndRemove,
     UpdateCosine,
+    Weights,
 )
 from hcfl.training import LocalSGD
 from helpers import blobs, play, same, setting, start
@@ -122,7 +123,7 @@ def test_invariants_hold_in_every_round(planted, name):
         assert_close(server.weights.sum(dim=1), torch.ones(planted.clients))
         assert record.participants == 6
         seen = server.last_seen > 0
-        if isinstance(method.weighting, Assigned):
+        if method.clusters is None:
             seen = seen | True
         assert ((server.members >= 0) == seen).all()
         assert sum(record.cluster_sizes.values()) == int(seen.sum())
@@ -130,10 +131,11 @@ def test_invariants_hold_in_every_round(planted, name):
         for change in record.changes:
             if hasattr(change, "first"):
                 took_part = set(torch.nonzero(server.last_seen == record.round).flatten().tolist())
-                assert change.first
                 assert change.second
                 assert not set(change.first) & set(change.second)
-                assert set(change.first + change.second) <= took_part
+                if not server.signatures:
+                    assert change.first
+                    assert set(change.first + change.second) <= took_part
         for client, own in state.clients.items():
             assert own.round == int(server.last_seen[client])
             assert_close(own.weights.client.sum(), torch.tensor(1.0))
@@ -390,10 +392,51 @@ def test_stocfl_is_held_near_the_global_model(planted):
     assert spread(5.0) < 0.6 * spread(0.0)
 
 
-def test_an_assigned_client_neither_receives_nor_runs_other_clusters_models(planted):
+def test_an_assigned_client_receives_no_other_cluster_s_model(planted):
+    _, records = play(planted, build("stocfl"), 2)
+    for record in records:
+        assert record.down["extractor"] == record.up["extractor"]
+        assert record.down["heads"] == record.up["heads"]
+
+
+def test_without_federation_nothing_is_sent(planted):
     _, records = play(planted, build("local"), 1)
-    assert records[0].down["extractor"] == records[0].up["extractor"]
-    assert records[0].down["heads"] == records[0].up["heads"]
+    assert records[0].down == records[0].up == {}
+
+
+def test_a_client_that_missed_a_split_of_its_cluster_chooses_by_loss_when_it_is_back(planted):
+    method = build("cfl", tol1=10.0, tol2=0.01)
+    late = next(c for c in range(12) if planted.truth.concept[c] != planted.truth.concept[0])
+    chosen = setting(planted, method)
+    _, ensemble = start(planted, method)
+    state = rounds.begin(chosen, ensemble)
+    for _ in range(3):
+        state, _ = rounds.play_round(chosen, state)
+    assert missed_split(Weights(torch.ones(1)), (0,), state.server.changes, client=99), "who was there in no split"
+    assert not missed_split(Weights(torch.ones(1)), (0,), state.server.changes, client=late)
+    message = server.broadcast(method, state.server, planted.classes)
+    stale = ClientState(1, (0,), Weights(torch.ones(1)))
+    absent = replace(
+        message,
+        changes=tuple(
+            replace(c, first=tuple(set(c.first) - {late}), second=tuple(set(c.second) - {late}))
+            for c in message.changes
+        ),
+    )
+    update, _ = take_part(method, chosen.network, chosen.sgd, planted.local_data(late), absent, late, stale, seed=0)
+    own = int(update.weights.argmax())
+    losses = -class_log_probs(
+        chosen.network, message.ensemble, lambda part: planted.local_data(late).inputs[part], len(planted.train[late])
+    )[torch.arange(len(planted.train[late])), :, planted.local_data(late).labels].mean(dim=0)
+    assert own == int(losses.argmin())
+
+
+@pytest.mark.parametrize("name", ["fl+hc", "wecfl"])
+def test_grouping_survives_partial_participation(planted, name):
+    settings = {"threshold": 1.2, "after": 2} if name == "fl+hc" else {}
+    _, records = play(planted, build(name, **settings), 25, participation=0.5)
+    assert records[-1].quality.purity > 0.9
+    assert records[-1].val > 0.9
 
 
 def test_gaussians_appear_after_the_first_round_and_every_client_mixes_them(planted):

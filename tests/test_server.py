@@ -119,7 +119,7 @@ def decide(first, second, remove=(), halve=True, parent=1) -> Decision:
 
 def test_a_split_averages_each_part_and_halves_weights(four):
     state, reports = four
-    after = apply(state, decide((1,), (3,)), False, reports)
+    after = apply(state.ensemble, state, decide((1,), (3,)), False, reports)
     assert after.clusters == (5, 8, 9)
     assert after.born == 10
     # Heads of cluster 8: client 1 sent 11, client 3 sent 13; cluster 5 stays.
@@ -136,7 +136,7 @@ def test_a_split_averages_each_part_and_halves_weights(four):
 
 def test_a_part_is_averaged_by_its_clients_samples(four):
     state, reports = four
-    after = apply(state, decide((0, 2), (1, 3), parent=0), False, reports)
+    after = apply(state.ensemble, state, decide((0, 2), (1, 3), parent=0), False, reports)
     # Cluster 5: clients 0 (10 samples, sent 0) and 2 (30, sent 2) | 1 (20, sent 1) and 3 (40, sent 3).
     assert_close(after.ensemble.heads["h"], torch.tensor([[60 / 40], [0.0], [140 / 60]]))
 
@@ -144,13 +144,13 @@ def test_a_part_is_averaged_by_its_clients_samples(four):
 def test_a_part_without_participants_keeps_the_parent_s_head(four):
     state, reports = four
     state = replace(state, ensemble=ensemble([[1.0], [2.0]]))
-    after = apply(state, decide((1, 3), (4,)), False, reports)
+    after = apply(state.ensemble, state, decide((1, 3), (4,)), False, reports)
     assert_close(after.ensemble.heads["h"], torch.tensor([[1.0], [(20 * 11 + 40 * 13) / 60], [2.0]]))
 
 
 def test_without_scwu_members_are_one_hot(four):
     state, reports = four
-    after = apply(state, decide((1,), (3,), halve=False), False, reports)
+    after = apply(state.ensemble, state, decide((1,), (3,), halve=False), False, reports)
     assert after.weights[1].tolist() == [0.0, 1.0, 0.0]
     assert after.weights[3].tolist() == [0.0, 0.0, 1.0]
     assert_close(after.weights[0], torch.tensor([0.9, 0.05, 0.05]))
@@ -159,7 +159,7 @@ def test_without_scwu_members_are_one_hot(four):
 
 def test_removal_drops_the_column_everywhere(four):
     state, reports = four
-    after = apply(state, Decision(remove=(0,)), False, reports)
+    after = apply(state.ensemble, state, Decision(remove=(0,)), False, reports)
     assert after.clusters == (8,)
     assert after.ensemble.heads["h"].shape == (1, 1)
     assert after.counts.shape == (5, 1, 2)
@@ -170,7 +170,7 @@ def test_removal_drops_the_column_everywhere(four):
 
 def test_split_and_removal_in_one_round_keep_their_clusters_apart(four):
     state, reports = four
-    after = apply(state, decide((1,), (3,), remove=(0,)), False, reports)
+    after = apply(state.ensemble, state, decide((1,), (3,), remove=(0,)), False, reports)
     assert after.clusters == (8, 9)
     assert after.ensemble.heads["h"].tolist() == [[11.0], [13.0]]
     assert after.members.tolist()[1::2] == [0, 1]
@@ -204,9 +204,9 @@ def test_the_whole_update_includes_the_shared_extractor():
     assert found.tolist() == [[3.0, 0.5], [5.0, -0.25]]
 
 
-def test_assigned_clients_have_a_cluster_before_they_ever_take_part():
+def test_clients_have_a_cluster_before_they_ever_take_part_only_where_each_has_its_own():
     one = server.begin(build("cfl"), ensemble([[0.0]]), clients=3, classes=2)
-    assert one.members.tolist() == [0, 0, 0]
+    assert one.members.tolist() == [-1, -1, -1]
     assert one.weights.tolist() == [[1.0]] * 3
     each = server.begin(build("local"), ensemble([[0.0]] * 3), clients=3, classes=2)
     assert each.members.tolist() == [0, 1, 2]
@@ -271,7 +271,7 @@ def test_a_split_of_hard_clusters_moves_the_second_part_and_nobody_else():
     state = server.begin(build("hcfl+(fesem)"), ensemble([[0.0]]), clients=3, classes=2)
     updates = [update(c, 1, [[float(c)]], [1.0]) for c in range(3)]
     reports = Reports.of(updates, state.ensemble)
-    after = apply(server.record(state, updates), decide((0,), (1,), parent=0), True, reports)
+    after = apply(state.ensemble, server.record(state, updates), decide((0,), (1,), parent=0), True, reports)
     assert after.weights.tolist() == [[1.0, 0.0], [0.0, 1.0], [1.0, 0.0]]
     assert after.changes[0].rule == "move"
 
@@ -284,7 +284,8 @@ def test_in_the_full_topology_a_split_averages_whole_models():
         update(1, 30, [[3.0]], [1.0], extractors=[[8.0]]),
         update(2, 10, [[5.0]], [1.0], extractors=[[2.0]]),
     ]
-    after = apply(server.record(state, updates), decide((0, 1), (2,), parent=0), True, Reports.of(updates, received))
+    reports = Reports.of(updates, received)
+    after = apply(received, server.record(state, updates), decide((0, 1), (2,), parent=0), True, reports)
     assert after.ensemble.heads["h"].tolist() == [[2.5], [5.0]]
     assert after.ensemble.extractors["e"].tolist() == [[7.0], [2.0]]
 
@@ -293,7 +294,9 @@ def test_two_removals_in_one_round_take_the_clusters_that_were_named():
     heads = [[0.0], [1.0], [2.0], [3.0]]
     state = server.begin(build("hcfl+(fedrc)", clusters=4), ensemble(heads), clients=1, classes=2)
     only = update(0, 1, heads, [0.1, 0.0, 0.6, 0.3], counts=torch.arange(8.0).view(4, 2))
-    after = apply(server.record(state, [only]), Decision(remove=(0, 2)), False, Reports.of([only], state.ensemble))
+    after = apply(
+        state.ensemble, server.record(state, [only]), Decision(remove=(0, 2)), False, Reports.of([only], state.ensemble)
+    )
     assert after.clusters == (1, 3)
     assert after.ensemble.heads["h"].tolist() == [[1.0], [3.0]]
     assert after.counts[0].tolist() == [[2.0, 3.0], [6.0, 7.0]]
@@ -318,16 +321,17 @@ def test_the_floor_of_class_shares_is_the_formulation_s_own():
 
 def test_a_split_places_both_parts_wherever_their_clients_were(four):
     state, reports = four
-    after = apply(state, decide((0, 1), (3,)), False, reports)
+    after = apply(state.ensemble, state, decide((0, 1), (3,)), False, reports)
     assert after.members.tolist() == [1, 1, 0, 2, -1]
 
 
-def test_an_assigned_client_that_never_took_part_keeps_its_cluster_through_a_split():
+def test_an_assigned_client_that_never_took_part_belongs_to_no_part_of_a_split():
     state = server.begin(build("cfl"), ensemble([[0.0]], topology="full"), clients=3, classes=2)
     updates = [update(c, 1, [[0.0]], [1.0]) for c in range(2)]
     reports = Reports.of(updates, state.ensemble)
-    after = apply(server.record(state, updates), decide((0,), (1,), parent=0), True, reports)
-    assert after.weights[2].tolist() == [1.0, 0.0]
+    after = apply(state.ensemble, server.record(state, updates), decide((0,), (1,), parent=0), True, reports)
+    assert after.weights[2].tolist() == [0.5, 0.5]
+    assert after.members.tolist() == [0, 1, -1]
 
 
 def test_running_statistics_are_no_part_of_a_whole_update():
@@ -350,7 +354,7 @@ def test_a_merge_takes_the_size_weighted_mean_of_models_and_all_clients():
     ]
     state = replace(server.record(state, updates), clusters=(4, 5, 8), counts=torch.arange(18.0).view(3, 3, 2))
     merge = MergeDecision(into=0, gone=2, distance=0.1, threshold=0.9)
-    after = apply(state, Decision(merges=(merge,)), True, Reports.of(updates, state.ensemble))
+    after = apply(state.ensemble, state, Decision(merges=(merge,)), True, Reports.of(updates, state.ensemble))
     # Clients 0 (10 samples) and 2 (30): (10·1 + 30·6)/40 and (10·0 + 30·4)/40.
     assert after.ensemble.heads["h"].tolist() == [[4.75], [2.0]]
     assert after.ensemble.extractors["e"].tolist() == [[3.0], [0.0]]
@@ -366,31 +370,36 @@ def test_merges_follow_each_other_by_id():
     updates = [update(c, 1, [[0.0]], torch.eye(3)[c].tolist(), columns=(c,)) for c in range(3)]
     state = server.record(state, updates)
     merges = (MergeDecision(1, 2, 0.1, 0.9), MergeDecision(0, 1, 0.2, 0.9))
-    after = apply(state, Decision(merges=merges), True, Reports.of(updates, state.ensemble))
+    after = apply(state.ensemble, state, Decision(merges=merges), True, Reports.of(updates, state.ensemble))
     # (2 + 6)/2 = 4 for two clients, then (1 + 2·4)/3
     assert after.ensemble.heads["h"].tolist() == [[3.0]]
     assert after.members.tolist() == [0, 0, 0]
     assert after.weights.tolist() == [[1.0]] * 3
 
 
-def test_a_client_that_moves_takes_its_trained_model_along():
+@pytest.mark.parametrize(("with_model", "heads"), [(True, [[1.0], [8.0]]), (False, [[1.0], [7.0]])])
+def test_what_a_client_that_moves_has_trained_counts_in_its_new_cluster_or_nowhere(with_model, heads):
     state = server.begin(build("wecfl"), ensemble([[0.0], [0.0]], [[0.0], [0.0]], "full"), 4, 2)
     hard = [[1.0, 0.0], [1.0, 0.0], [0.0, 1.0]]
     updates = [
         update(c, 10, [[v]], w, columns=(w.index(1.0),), extractors=[[v]])
         for c, (v, w) in enumerate(zip((1.0, 9.0, 7.0), hard, strict=True))
     ]
-    reports = Reports.of(updates, state.ensemble)
+    received, reports = state.ensemble, Reports.of(updates, state.ensemble)
     state = server.record(state, updates)
-    state = replace(state, ensemble=aggregate(state.ensemble, reports), counts=torch.ones(4, 2, 2))
+    state = replace(state, ensemble=aggregate(received, reports), counts=torch.ones(4, 2, 2))
     assert state.ensemble.heads["h"].tolist() == [[5.0], [7.0]]
-    after = apply(state, Decision(moves=(MoveDecision(1, 1),)), True, reports)
-    assert after.ensemble.heads["h"].tolist() == after.ensemble.extractors["e"].tolist() == [[1.0], [8.0]]
+    moves = (MoveDecision(1, 1, with_model),)
+    after = apply(received, state, Decision(moves=moves), True, reports)
+    assert after.ensemble.heads["h"].tolist() == after.ensemble.extractors["e"].tolist() == heads
     assert after.members.tolist()[:3] == [0, 1, 1]
     assert after.weights[1].tolist() == [0.0, 1.0]
     assert after.counts[1].tolist() == [[0.0, 0.0], [2.0, 2.0]], "what it reported is the other cluster's now"
     assert after.counts[0].tolist() == [[1.0, 1.0], [1.0, 1.0]]
     assert after.changes == (Move(1, clients=(1,), to=(1,)),)
+    # When all have left a cluster, it keeps the model of the round's start.
+    both = (*moves, MoveDecision(0, 1, with_model))
+    assert apply(received, state, Decision(moves=both), True, reports).ensemble.heads["h"][0].tolist() == [0.0]
 
 
 def test_own_models_count_in_every_cluster_by_weight():

@@ -12,7 +12,8 @@ from torch import Tensor
 from hcfl.ensemble import Ensemble, flatten, mix, rows
 from hcfl.models import Network, Params
 from hcfl.state import Update
-from hcfl.tiers import Prototypes
+from hcfl.tiers import MoveDecision, Prototypes
+from hcfl.tiers.weighting import one_hot
 
 
 @dataclass(frozen=True)
@@ -55,14 +56,14 @@ class Reports:
         counts = self.mass[torch.arange(len(self.owners)), members[self.owners]] > 0
         return torch.nonzero(counts).flatten().tolist()
 
-    def moved(self, clients: Sequence[int], columns: Sequence[int]) -> "Reports":
-        """Let the only model of each of these clients count in the cluster that the client has moved to."""
-        mass = self.mass.clone()
-        for client, column in zip(clients, columns, strict=True):
-            if client in self.clients:
-                mine = self.owners == self.clients.index(client)
-                if int(mine.sum()) == 1:
-                    mass[mine] = torch.zeros(mass.shape[1]).index_fill_(0, torch.tensor(column), 1) * mass[mine].sum()
+    def moved(self, moves: Sequence[MoveDecision]) -> "Reports":
+        """Let the only model of each client that moves count in its new cluster, or nowhere."""
+        mass, position = self.mass.clone(), {client: row for row, client in enumerate(self.clients)}
+        for move in moves:
+            if move.client in position:
+                mine = self.owners == position[move.client]
+                size = float(self.sizes[position[move.client]])
+                mass[mine] = size * one_hot(move.to, mass.shape[1]) if move.with_model else 0
         return replace(self, mass=mass)
 
 
@@ -165,17 +166,13 @@ def part_model(ensemble: Ensemble, reports: Reports, part: Sequence[int], column
     return Ensemble(weighted_mean(parent.extractors, reports.models.extractors, mass), heads, "full")
 
 
-def merged(ensemble: Ensemble, into: int, gone: int, sizes: Tensor) -> Ensemble:
-    """Put the size-weighted mean of two clusters' models in the first one's place and drop the other."""
-    pair = [into, gone]
-    weights = (sizes[pair] / sizes[pair].sum()).unsqueeze(0)
-    keep = [column for column in range(ensemble.clusters) if column != gone]
-
-    def change(tensor: Tensor) -> Tensor:
-        mean = mix(weights.to(tensor.device), tensor[pair])
-        return torch.cat([tensor[:into], mean, tensor[into + 1 :]])[keep]
-
-    return ensemble.map(change)
+def merged(ensemble: Ensemble, kept: Sequence[int], owner: Sequence[int], sizes: Tensor) -> Ensemble:
+    """Size-weighted means of merged clusters: `kept` columns stay, `owner` says into which of them each one went."""
+    weights = torch.stack([(torch.tensor(owner) == column) * sizes for column in kept])
+    untouched = weights.sum(dim=1) == 0  # nobody has told the size of a cluster whose client never took part
+    weights[untouched, torch.tensor(kept)[untouched]] = 1
+    shares = weights / weights.sum(dim=1, keepdim=True)
+    return ensemble.map(lambda tensor: mix(shares.to(tensor.device), tensor))
 
 
 def with_columns(ensemble: Ensemble, parent: int, first: Ensemble, second: Ensemble) -> Ensemble:

@@ -21,20 +21,21 @@ from hcfl.clusters import (
     split_weights,
     without,
 )
+from hcfl.ensemble import Ensemble
 from hcfl.state import ServerState
 from hcfl.tiers import Decision, MergeDecision, MoveDecision, SplitDecision
 from hcfl.tiers.weighting import one_hot
 
 
-def apply(state: ServerState, decision: Decision, hard: bool, reports: Reports) -> ServerState:
-    """Carry out a decision on the server's tables: splits, moves, merges, then the removals (spec §4, steps 3-5)."""
+def apply(received: Ensemble, state: ServerState, decision: Decision, hard: bool, reports: Reports) -> ServerState:
+    """Carry out a decision: moves, splits, merges, then removals; `received` are the models of the round's start."""
     ids = state.clusters
+    if decision.moves:
+        state = _move(received, state, decision.moves, hard, reports)
     for split in decision.splits:
         state = _split(state, split, hard, reports)
-    if decision.moves:
-        state = _move(state, decision.moves, hard, reports)
-    for merge in decision.merges:
-        state = _merge(state, merge, ids)
+    if decision.merges:
+        state = _merge(state, decision.merges, ids)
     for column in decision.remove:
         state = _remove(state, ids[column])
     return state
@@ -84,29 +85,38 @@ def _remove(state: ServerState, cluster: int) -> ServerState:
     )
 
 
-def _merge(state: ServerState, decision: MergeDecision, ids: tuple[int, ...]) -> ServerState:
-    change = Merge(state.round, ids[decision.into], ids[decision.gone], decision.distance, decision.threshold)
-    into, gone = state.column(change.into), state.column(change.gone)
+def _merge(state: ServerState, decisions: Sequence[MergeDecision], ids: tuple[int, ...]) -> ServerState:
+    """Let clusters take in others, one after another; models all at once, since means of means are means."""
     sizes = torch.zeros(len(state.clusters)).index_add_(0, state.members.clamp_min(0), state.sizes)
-    keep = [k for k in range(len(state.clusters)) if k != gone]
-    members = torch.where(state.members == gone, into, state.members)
-    counts = state.counts
-    if counts is not None:
-        counts = counts.clone()
-        counts[:, into] += counts[:, gone]
-        counts = counts[:, keep]
+    owner = list(range(len(ids)))
+    weights, members, counts, clusters = state.weights, state.members, state.counts, state.clusters
+    changes: list[Change] = []
+    for decision in decisions:
+        change = Merge(state.round, ids[decision.into], ids[decision.gone], decision.distance, decision.threshold)
+        into, gone = clusters.index(change.into), clusters.index(change.gone)
+        owner = [decision.into if cluster == decision.gone else cluster for cluster in owner]
+        weights = merge_weights(weights, into, gone)
+        members = torch.where(members == gone, into, members)
+        members = torch.where(members > gone, members - 1, members)
+        if counts is not None:
+            counts = torch.stack([merge_weights(each, into, gone) for each in counts.unbind(dim=2)], dim=2)
+        clusters = without(clusters, change.gone)
+        changes.append(change)
     return replace(
-        _changed(state, change),
-        ensemble=merged(state.ensemble, into, gone, sizes),
-        clusters=without(state.clusters, change.gone),
-        weights=merge_weights(state.weights, into, gone),
-        members=torch.where(members > gone, members - 1, members),
+        state,
+        ensemble=merged(state.ensemble, [ids.index(cluster) for cluster in clusters], owner, sizes),
+        clusters=clusters,
+        weights=weights,
+        members=members,
         counts=counts,
+        changes=(*state.changes, *changes),
     )
 
 
-def _move(state: ServerState, moves: Sequence[MoveDecision], hard: bool, reports: Reports) -> ServerState:
-    """Put clients into other clusters; with hard weights, what they trained counts where they are now."""
+def _move(
+    received: Ensemble, state: ServerState, moves: Sequence[MoveDecision], hard: bool, reports: Reports
+) -> ServerState:
+    """Put clients into other clusters; with hard weights, models are averaged anew without them, or with them there."""
     clients, columns = [move.client for move in moves], [move.to for move in moves]
     change = Move(state.round, tuple(clients), tuple(state.clusters[column] for column in columns))
     weights, members, counts = state.weights.clone(), state.members.clone(), state.counts
@@ -115,9 +125,7 @@ def _move(state: ServerState, moves: Sequence[MoveDecision], hard: bool, reports
     if hard and counts is not None:
         counts = counts.clone()
         counts[clients] = weights[clients].unsqueeze(2) * counts[clients].sum(dim=1, keepdim=True)
-    ensemble = state.ensemble
-    if hard and reports.mass.shape[1] == len(state.clusters):  # beside a split, models are the split's to place
-        ensemble = aggregate(ensemble, reports.moved(clients, columns))
+    ensemble = aggregate(received, reports.moved(moves)) if hard else state.ensemble
     return replace(_changed(state, change), ensemble=ensemble, weights=weights, members=members, counts=counts)
 
 

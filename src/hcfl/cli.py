@@ -73,6 +73,19 @@ def _parser() -> argparse.ArgumentParser:
     )
     _add_settings(data, sections=("data", "seed"))
 
+    reproduce = commands.add_parser(
+        "reproduce", allow_abbrev=False, help="run a table of the paper, ours beside theirs"
+    )
+    reproduce.add_argument("table", metavar="TABLE", nargs="?", help="without it, the tables are listed")
+    reproduce.add_argument("--rows", metavar="NAME", nargs="+", default=[], help="only rows whose name contains this")
+    reproduce.add_argument("--seeds", metavar="N", default=1, help="runs per cell (default 1)")
+    reproduce.add_argument(
+        "--scale", metavar="SCALE", default="small", help="small (minutes, the default) or paper (days)"
+    )
+    reproduce.add_argument("--workers", metavar="N", help="runs side by side (default: one for each core)")
+    reproduce.add_argument("--out", metavar="FOLDER", type=Path, help="where runs go (default runs/reproduce)")
+    reproduce.add_argument("--set", metavar="A.B=C", action="append", default=[], help="set a field in every run")
+
     commands.add_parser("scenarios", help="list the scenarios: settings of a federation by name")
     listing = commands.add_parser("methods", allow_abbrev=False, help="list the methods and their choices")
     listing.add_argument("--compositions", action="store_true", help="show which choices compose, as Markdown")
@@ -97,12 +110,48 @@ def _config(arguments: argparse.Namespace) -> Config:
             assign(values, path, value)
     if getattr(arguments, "source", None) is not None:
         assign(values, "data.source", arguments.source)
-    for setting in arguments.set:
+    for path, value in _changes(arguments.set):
+        assign(values, path, value)
+    return Config.parse(values)
+
+
+def _changes(settings: Sequence[str]) -> list[tuple[str, Any]]:
+    """Read what `--set` was given."""
+    changes = []
+    for setting in settings:
         path, equals, value = setting.partition("=")
         if not equals:
             raise InputError(f"--set {setting}: must look like data.alpha=0.5")
-        assign(values, path, None if value == "null" else value)
-    return Config.parse(values)
+        changes.append((path, None if value == "null" else value))
+    return changes
+
+
+def _count(name: str, value: Any) -> int:
+    """Read a whole number from 1 on."""
+    if not str(value).isdecimal() or int(value) < 1:
+        raise InputError(f"--{name} {value}: must be a whole number from 1 on")
+    return int(value)
+
+
+def _reproduce(arguments: argparse.Namespace, console: Console) -> None:
+    from hcfl.report import reproduction
+
+    if arguments.table is None:
+        reproduction.list_tables(console)
+        return
+    if arguments.scale not in ("small", "paper"):
+        raise InputError(f"--scale {arguments.scale}: must be small or paper")
+    workers = None if arguments.workers is None else _count("workers", arguments.workers)
+    reproduction.show(
+        arguments.table,
+        arguments.rows,
+        _count("seeds", arguments.seeds),
+        arguments.scale,
+        workers,
+        _changes(arguments.set),
+        arguments.out or reproduction.OUT,
+        console,
+    )
 
 
 def _run(arguments: argparse.Namespace, console: Console) -> None:
@@ -150,7 +199,14 @@ def _scenarios(arguments: argparse.Namespace, console: Console) -> None:
     console.print(scenario_table())
 
 
-COMMANDS = {"run": _run, "demo": _demo, "data": _data, "scenarios": _scenarios, "methods": _methods}
+COMMANDS = {
+    "run": _run,
+    "reproduce": _reproduce,
+    "demo": _demo,
+    "data": _data,
+    "scenarios": _scenarios,
+    "methods": _methods,
+}
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -7,7 +7,7 @@ from torch import Tensor
 
 from hcfl import rng
 from hcfl.aggregation import own_parameters
-from hcfl.clusters import follow
+from hcfl.clusters import follow, missed_split
 from hcfl.ensemble import Ensemble, flatten, forward
 from hcfl.local import Plan, train
 from hcfl.method import Method
@@ -24,6 +24,7 @@ from hcfl.tiers.gaussians import (
     gaussian_moments,
     mixture_log_density,
 )
+from hcfl.tiers.weighting import uniform
 from hcfl.training import LocalData, LocalSGD, batch_indices, cross_entropy_per_cluster
 
 
@@ -87,8 +88,24 @@ def catch_up(method: Method, data: LocalData, broadcast: Broadcast, client: int,
     if state is None:
         start = method.weighting.start(broadcast.weights[client].to(data.inputs.device), len(data))
         return replace(start, components=method.uniform_components(len(start.client), data.inputs.device))
+    return weights_of_today(method, broadcast, client, state)
+
+
+def weights_of_today(method: Method, broadcast: Broadcast, client: int, state: ClientState) -> Weights:
+    """Apply the changes that a client missed to its weights.
+
+    A client with hard weights that was absent when its cluster was split belongs to neither part until it chooses.
+    """
     missed = [change for change in broadcast.changes if change.round >= state.round]
-    return follow(state.weights, state.clusters, missed, client)
+    weights = follow(state.weights, state.clusters, missed, client)
+    if method.weighting.hard and missed_split(state.weights, state.clusters, missed, client):
+        return replace(weights, client=uniform(len(weights.client)).to(weights.client))
+    return weights
+
+
+def is_placed(method: Method, weights: Tensor) -> bool:
+    """Whether the server has assigned a client to a cluster: then it needs no other cluster's model."""
+    return isinstance(method.weighting, Assigned) and float(weights.max()) == 1
 
 
 @dataclass(frozen=True)
@@ -116,7 +133,7 @@ def _look(
 
     A client that the server assigns to a cluster looks at this one only.
     """
-    placed = isinstance(method.weighting, Assigned) and float(weights.client.max()) == 1
+    placed = is_placed(method, weights.client)
     columns = [int(weights.client.argmax())] if placed else list(range(len(weights.client)))
     features, logits = forward(network, broadcast.ensemble.select(columns), data.inputs)
     log_prob = -cross_entropy_per_cluster(logits, data.labels)

@@ -81,6 +81,30 @@ class Move:
 Change = Split | Removal | Merge | Move
 
 
+def placed_by(changes: Sequence[Change]) -> frozenset[int]:
+    """Return the clients that some decision has named."""
+    named: set[int] = set()
+    for change in changes:
+        if isinstance(change, Split):
+            named |= {*change.first, *change.second}
+        elif isinstance(change, Move):
+            named |= set(change.clients)
+    return frozenset(named)
+
+
+def missed_split(weights: Weights, clusters: tuple[int, ...], changes: Sequence[Change], client: int) -> bool:
+    """Whether a client with hard weights was absent when its own cluster was split: nobody has placed it since."""
+    absent = False
+    for change in changes:
+        own = clusters[int(weights.client.argmax())]
+        if isinstance(change, Split) and change.rule == "move":
+            absent = change.part(client) == OUTSIDE and (absent or change.parent == own)
+        elif isinstance(change, Move):
+            absent = absent and client not in change.clients
+        weights, clusters = follow(weights, clusters, [change], client), clusters_after(clusters, change)
+    return absent
+
+
 def without(clusters: Sequence[int], removed: int) -> tuple[int, ...]:
     """Return the ids that stay, in their order."""
     return tuple(cluster for cluster in clusters if cluster != removed)
@@ -122,7 +146,7 @@ def follow(weights: Weights, clusters: tuple[int, ...], changes: Sequence[Change
         after = [_follow_one(table, clusters, change, client) for table in rows]
         components = weights.components
         if components is not None:
-            components = _follow_components(components, clusters, change)
+            components = _follow_components(components, weights.client, clusters, change)
         weights = Weights(after[0][0], after[1] if len(after) > 1 else None, components)
         clusters = clusters_after(clusters, change)
     return weights
@@ -151,9 +175,15 @@ def _follow_one(weights: Tensor, clusters: tuple[int, ...], change: Change, clie
     return weights
 
 
-def _follow_components(components: Tensor, clusters: tuple[int, ...], change: Change) -> Tensor:
-    """ρ (clusters, Gaussians): a new cluster mixes the Gaussians like its parent, one that is gone is forgotten."""
+def _follow_components(components: Tensor, weights: Tensor, clusters: tuple[int, ...], change: Change) -> Tensor:
+    """ρ (clusters, Gaussians): a new cluster mixes the Gaussians like its parent; a merged one adds up π = ω·ρ."""
     if isinstance(change, Split):
         return torch.cat([components, components[[clusters.index(change.parent)]]])
+    if isinstance(change, Merge):
+        pair = [clusters.index(change.into), clusters.index(change.gone)]
+        mass = (weights[pair].unsqueeze(1) * components[pair]).sum(dim=0)
+        if mass.sum() > 0:
+            components = components.clone()
+            components[pair[0]] = mass / mass.sum()
     stay = clusters_after(clusters, change)
     return components[[column for column, cluster in enumerate(clusters) if cluster in stay]]

@@ -5,15 +5,18 @@ for a tier of the user's own, `FILE.py:CLASS(threshold=2)`.
 """
 
 import re
-from dataclasses import fields, is_dataclass, replace
+from dataclasses import MISSING, fields, is_dataclass, replace
 from difflib import get_close_matches
-from typing import Any
+from inspect import signature
+from typing import Any, get_type_hints
 
 import yaml
+from pydantic import TypeAdapter, ValidationError
+from typing_extensions import get_protocol_members
 
 from hcfl import plugins, tiers
 from hcfl.errors import InputError
-from hcfl.local import ClusterModels, OwnModel
+from hcfl.local import ClusterModels, LocalTraining, OwnModel
 from hcfl.method import Method, words
 
 CHOICES: dict[str, tuple[type, ...]] = {
@@ -50,6 +53,15 @@ CHOICES: dict[str, tuple[type, ...]] = {
 }
 """What each tier can be, and what clients can train."""
 
+PROTOCOLS: dict[str, Any] = {
+    "formulation": tiers.Formulation,
+    "weighting": tiers.Weighting,
+    "adaptation": tiers.Adaptation,
+    "distance": tiers.Distance,
+    "local": LocalTraining,
+}
+"""What each must be able to do."""
+
 FIXED_FIELDS = ("hard", "adaptive", "uses_distance", "needs", "uses_class_shares", "uses_common")
 """What a choice is, as opposed to how it is set."""
 
@@ -81,11 +93,31 @@ def parse(tier: str, text: str) -> Any:
         raise InputError(f"{field} = {text!r}: must be {', '.join(known)}, or FILE.py:CLASS{hint}")
     choice = plugins.load(field, name) if own else known[name]
     if not own:
-        _check_settings(field, text, choice, arguments)
+        arguments = _checked(field, text, choice, arguments)
     try:
-        return choice(**arguments)
-    except (TypeError, ValueError) as error:
+        made = choice(**arguments)
+    except InputError as error:
         raise InputError(f"{field} = {text!r}: {error}") from None
+    except Exception as error:  # whatever a user's class raises is the user's to read
+        raise InputError(f"{field} = {text!r}: {error}") from None
+    _check_members(tier, text, made)
+    return made
+
+
+def _check_members(tier: str, text: str, made: object) -> None:
+    """Refuse a choice that lacks something that its Protocol asks for, or whose methods take something else."""
+    protocol = PROTOCOLS[tier]
+    wanted = sorted(get_protocol_members(protocol))
+    if missing := [name for name in wanted if not hasattr(made, name)]:
+        raise InputError(f"method.{tier} = {text!r}: has no {', '.join(missing)}; it needs {', '.join(wanted)}")
+    for name in wanted:
+        if callable(asked := getattr(protocol, name)):
+            parameters = list(signature(asked).parameters)[1:]
+            try:
+                signature(getattr(made, name)).bind(*parameters)
+            except TypeError:
+                expected = f"{name}({', '.join(parameters)})"
+                raise InputError(f"method.{tier} = {text!r}: its {name} cannot be called as {expected}") from None
 
 
 def _arguments(field: str, text: str, arguments: str) -> dict[str, Any]:
@@ -101,20 +133,35 @@ def _arguments(field: str, text: str, arguments: str) -> dict[str, Any]:
     return pairs
 
 
-def settings_of(choice: type) -> set[str]:
-    """Return the names of what can be set."""
+def settings_of(choice: type) -> dict[str, Any]:
+    """Return what can be set, with its type."""
     assert is_dataclass(choice)
-    fixed = {"gaussians"} if not hasattr(choice, "dimensions") else set()
-    return {setting.name for setting in fields(choice)} - set(FIXED_FIELDS) - fixed
+    fixed = {*FIXED_FIELDS, *(() if choice is tiers.Joint else ("gaussians",))}
+    hints = get_type_hints(choice)
+    return {setting.name: hints[setting.name] for setting in fields(choice) if setting.name not in fixed}
 
 
-def _check_settings(field: str, text: str, choice: type, arguments: dict[str, Any]) -> None:
-    assert is_dataclass(choice)
+def _checked(field: str, text: str, choice: type, arguments: dict[str, Any]) -> dict[str, Any]:
+    """Refuse settings that do not exist, that are not of their type, or that are missing."""
     settings = settings_of(choice)
-    for key in arguments:
+    checked = {}
+    for key, value in arguments.items():
         if key not in settings:
             has = f"its settings are {', '.join(sorted(settings))}" if settings else "it has no settings"
             raise InputError(f"{field} = {text!r}: there is no setting {key}; {has}")
+        try:
+            checked[key] = TypeAdapter(settings[key]).validate_python(value)
+        except ValidationError as error:
+            raise InputError(f"{field} = {text!r}: {key} = {value!r}: {_reason(error)}") from None
+    needed = [entry.name for entry in fields(choice) if entry.default is MISSING and entry.name not in arguments]
+    if needed:
+        raise InputError(f"{field} = {text!r}: {name_of(choice)} needs {', '.join(needed)}")
+    return checked
+
+
+def _reason(error: ValidationError) -> str:
+    reason = error.errors()[0]["msg"].removeprefix("Input ")
+    return reason[0].lower() + reason[1:]
 
 
 def override(method: Method, **choices: str | None) -> Method:

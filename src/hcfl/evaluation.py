@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from sklearn.metrics import adjusted_rand_score, normalized_mutual_info_score
 from torch import Tensor
 
+from hcfl.client import is_placed, weights_of_today
 from hcfl.clusters import follow
 from hcfl.data import Federation, Newcomer, Truth
 from hcfl.ensemble import EVALUATION_CHUNK, Ensemble, class_log_probs
@@ -17,7 +18,7 @@ from hcfl.method import Method
 from hcfl.models import Network, Params
 from hcfl.server import shares
 from hcfl.state import Broadcast, ClientState, ServerState, Update
-from hcfl.tiers import Assigned, Prototypes, Seen, Weights
+from hcfl.tiers import Prototypes, Seen, Weights
 from hcfl.tiers.gaussians import (
     Gaussians,
     Moments,
@@ -218,30 +219,37 @@ CHANGE_BYTES = 16
 """A cluster change as a client receives it: rule, parent, child and its own part, as four 32-bit numbers."""
 
 
-def bytes_down(broadcast: Broadcast, method: Method, states: Sequence[ClientState | None]) -> dict[str, int]:
-    """Return what the server sends to all participants, by part.
+def bytes_down(broadcast: Broadcast, method: Method, clients: Mapping[int, ClientState | None]) -> dict[str, int]:
+    """Return what the server sends to all participants, by part; None stands for who takes part for the first time.
 
     Clients get the changes since they last took part; those who never did, the weights that they start from, and the
     initial model where it is needed (in round 1 it is what they get anyway). Whom the server assigns to a cluster gets
     this cluster's model only.
     """
-    news = [sum(change.round >= state.round for change in broadcast.changes) for state in states if state is not None]
-    each, new = len(states), sum(state is None for state in states)
-    sent = broadcast.ensemble.select([0]) if isinstance(method.weighting, Assigned) else broadcast.ensemble
+    if not method.federated:
+        return {}
+    old = {client: state for client, state in clients.items() if state is not None}
+    today = {client: weights_of_today(method, broadcast, client, state).client for client, state in old.items()}
+    news = sum(change.round >= state.round for state in old.values() for change in broadcast.changes)
+    each, new = len(clients), len(clients) - len(old)
+    placed = sum(is_placed(method, today.get(client, broadcast.weights[client])) for client in clients)
+    one, everything = broadcast.ensemble.select([0]), broadcast.ensemble
     extra = [part for part in (broadcast.common, broadcast.gaussians) if part is not None]
+    anchor = 0 if broadcast.anchor is None or broadcast.round == 1 else _all_bytes(broadcast.anchor)
     return {
-        "extractor": each * _size(sent.extractors),
-        "heads": each * _size(sent.heads),
+        "extractor": placed * _size(one.extractors) + (each - placed) * _size(everything.extractors),
+        "heads": placed * _size(one.heads) + (each - placed) * _size(everything.heads),
         "class_shares": each * _bytes(broadcast.class_shares) if method.uses_class_shares else 0,
-        "changes": CHANGE_BYTES * sum(news),
+        "changes": CHANGE_BYTES * news,
         "weights": _bytes(broadcast.weights[0]) * new,
-        "other models": each * sum(_all_bytes(part) for part in extra)
-        + (new * _all_bytes(broadcast.anchor) if broadcast.anchor is not None and broadcast.round > 1 else 0),
+        "other models": each * sum(_all_bytes(part) for part in extra) + new * anchor,
     }
 
 
-def bytes_up(updates: Sequence[Update]) -> dict[str, int]:
+def bytes_up(method: Method, updates: Sequence[Update]) -> dict[str, int]:
     """Return what all participants send, by part."""
+    if not method.federated:
+        return {}
     protos = [update.prototypes for update in updates if update.prototypes is not None]
     return {
         "extractor": sum(_size(update.extractors) for update in updates),

@@ -75,12 +75,16 @@ class ClusterModels:
 
     proximal: float = 0.0
     towards: Literal["received", "global"] = "received"
-    kept: bool = False
 
     def __post_init__(self) -> None:
         _check_proximal(self.proximal)
         if self.towards not in ("received", "global"):
             raise InputError(f"towards = {self.towards!r}: must be received or global")
+
+    @property
+    def kept(self) -> bool:
+        """The models are the clusters'."""
+        return False
 
     @property
     def uses_common(self) -> bool:

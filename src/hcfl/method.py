@@ -61,6 +61,11 @@ class Method:
         return frozenset(need for need in wanted if need is not None)
 
     @property
+    def federated(self) -> bool:
+        """Whether anything is exchanged at all: not where every client keeps a cluster of its own."""
+        return self.clusters is not None or self.adaptation.adaptive
+
+    @property
     def uses_class_shares(self) -> bool:
         """Whether clients must report F, so that the server can send P_k(y)."""
         return self.formulation.uses_class_shares or isinstance(self.weighting, ByLabelDistribution)

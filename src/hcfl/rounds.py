@@ -137,8 +137,8 @@ def play_round(setting: Setting, state: RunState) -> tuple[RunState, Record]:
         cluster_sizes={cluster: int((after.members == column).sum()) for column, cluster in enumerate(after.clusters)},
         quality=clustering_quality(federation.truth, after.members.numpy()),
         without_shared_class=without_shared_class(stack_prototypes(updates)) if "prototypes" in method.needs else None,
-        down=bytes_down(message, method, [state.clients.get(client) for client in participants]),
-        up=bytes_up(updates),
+        down=bytes_down(message, method, {client: state.clients.get(client) for client in participants}),
+        up=bytes_up(method, updates),
         seconds=perf_counter() - started,
         changes=after.changes[len(state.server.changes) :],
     )

@@ -17,11 +17,12 @@ from hcfl.aggregation import (
     without_the_empty,
 )
 from hcfl.changes import apply
+from hcfl.clusters import placed_by
 from hcfl.ensemble import Ensemble
 from hcfl.method import KEPT_EVIDENCE, Method
 from hcfl.models import Network
 from hcfl.state import Broadcast, ServerState, Update
-from hcfl.tiers import Assigned, Correlation, HardByLoss, HardByParameters, Joint, Participants
+from hcfl.tiers import Correlation, HardByLoss, HardByParameters, Joint, Participants
 from hcfl.tiers import gaussians as densities
 from hcfl.tiers.formulation import class_shares
 from hcfl.tiers.weighting import one_hot, uniform
@@ -33,8 +34,8 @@ def begin(method: Method, ensemble: Ensemble, clients: int, classes: int) -> Ser
     counts = torch.zeros(clients, clusters, classes) if method.uses_class_shares else None
     members = torch.full((clients,), -1)
     weights = uniform(clusters).repeat(clients, 1)
-    if isinstance(method.weighting, Assigned):
-        members = torch.arange(clients) if method.clusters is None else torch.zeros(clients, dtype=torch.long)
+    if method.clusters is None:
+        members = torch.arange(clients)
         weights = one_hot(members, clusters)
     return ServerState(
         round=0,
@@ -93,7 +94,7 @@ def conclude(method: Method, network: Network, state: ServerState, updates: Sequ
     seen = _participants(method, network, state, after, reports, updates)
     distance = None if method.distance is None else method.distance.between(seen).cpu()
     decision = method.adaptation.decide(seen, distance, _occupied(method, after))
-    return apply(after, decision, method.weighting.hard, reports)
+    return apply(state.ensemble, after, decision, method.weighting.hard, reports)
 
 
 def ids_of(updates: Sequence[Update]) -> list[int]:
@@ -164,6 +165,7 @@ def _participants(
     by_signature = bool(needs) and needs <= KEPT_EVIDENCE
     ids = sorted(state.signatures) if by_signature else ids_of(updates)
     members = state.members[ids]
+    named = placed_by(state.changes)
     return Participants(
         clients=tuple(ids),
         members=members,
@@ -174,6 +176,6 @@ def _participants(
         models=own_models(network, reports, members) if "models" in needs else None,
         signatures=torch.stack([state.signatures[client] for client in ids]) if KEPT_EVIDENCE & needs else None,
         sizes=state.sizes[ids],
-        newcomers=before.last_seen[ids] == 0,
+        unplaced=torch.tensor([client not in named for client in ids], dtype=torch.bool),
         round=state.round,
     )

@@ -198,6 +198,21 @@ def test_a_signature_spans_where_the_data_lie():
     assert one[:, 1].tolist() == [0.0] * 4, "a client of one sample has one direction"
 
 
+def test_data_of_low_rank_are_compared_in_the_directions_they_have():
+    distance, generator = PrincipalAngles(3), torch.Generator().manual_seed(0)
+    sample = torch.randn(1, 5, generator=generator)
+    copies = [distance.signature(sample.repeat(n, 1), torch.zeros(n)) for n in (1, 4, 7)]
+    found = distance.between(participants(signatures=torch.stack(copies)))
+    assert_close(found, torch.zeros(3, 3), atol=0.1, rtol=0)
+    many = PrincipalAngles(10)
+    planes = [many.signature(torch.randn(20, 2, generator=generator), torch.zeros(20)) for _ in range(3)]
+    assert_close(many.between(participants(signatures=torch.stack(planes))), torch.zeros(3, 3), atol=0.1, rtol=0)
+    wide = torch.stack([torch.eye(3), torch.diag(torch.tensor([1.0, 0, 0])), torch.zeros(3, 3)])
+    apart = PrincipalAngles(3, "sum").between(participants(signatures=wide))
+    assert_close(apart[0, 1], torch.tensor(0.0), msg="a line in space is at no angle to space")
+    assert_close(apart[1, 2], torch.tensor(90.0), msg="no data at all are at a right angle")
+
+
 @pytest.mark.parametrize(
     ("make", "words"),
     [

@@ -10,19 +10,20 @@ from hypothesis import strategies as st
 from torch.testing import assert_close
 
 from hcfl.errors import InputError
-from hcfl.tiers import DecomposedCosineGroups, HierarchicalOnce, MoveDecision, Participants, WeightedKMeans
-from hcfl.tiers.adaptation.group import decomposed_cosine, group, k_means, place
+from hcfl.tiers import Decision, DecomposedCosineGroups, HierarchicalOnce, MoveDecision, Participants, WeightedKMeans
+from hcfl.tiers.adaptation.group import decomposed_cosine, group, k_means
 
 ONE = torch.tensor([True])
+TWO = torch.tensor([True, True])
 
 
-def seen(members, round_=1, newcomers=None, **evidence) -> Participants:
+def seen(members, round_=1, unplaced=None, **evidence) -> Participants:
     number = len(members)
     return Participants(
         clients=tuple(range(10, 10 + number)),
         members=torch.tensor(members),
         weights=torch.ones(number),
-        newcomers=torch.zeros(number, dtype=torch.bool) if newcomers is None else torch.tensor(newcomers),
+        unplaced=torch.zeros(number, dtype=torch.bool) if unplaced is None else torch.tensor(unplaced),
         sizes=evidence.pop("sizes", torch.ones(number)),
         round=round_,
         **evidence,
@@ -63,7 +64,7 @@ def test_every_client_ends_in_exactly_one_group(labels):
     assert together == {(10 + i, 10 + j) for i, a in enumerate(labels) for j, b in enumerate(labels) if a == b}
 
 
-def test_hierarchical_once_cuts_at_a_distance_in_its_round_and_no_other():
+def test_hierarchical_once_cuts_at_a_distance_from_its_round_on():
     distance = on_a_line(0.0, 1.0, 5.0, 6.0, 20.0)
     (split,) = HierarchicalOnce(8.0, after=3).decide(seen([0] * 5, 3), distance, ONE).splits
     assert (split.first, split.second) == ((10, 11, 12, 13), (14,))
@@ -77,17 +78,31 @@ def test_hierarchical_once_cuts_at_a_distance_in_its_round_and_no_other():
     assert len(HierarchicalOnce(5.5, 3, "complete").decide(seen([0] * 5, 3), distance, ONE).splits) == 2
     assert len(HierarchicalOnce(5.5, 3, "average").decide(seen([0] * 5, 3), distance, ONE).splits) == 1
     assert HierarchicalOnce(8.0, after=3).decide(seen([0] * 5, 2), distance, ONE).splits == ()
-    assert HierarchicalOnce(8.0, after=3).decide(seen([0] * 5, 4), distance, ONE).splits == ()
+    assert len(HierarchicalOnce(8.0, after=3).decide(seen([0] * 5, 4), distance, ONE).splits) == 1, "while K is 1"
+    assert HierarchicalOnce(8.0, after=3).decide(seen([0] * 5, 4), distance, TWO).splits == ()
     assert HierarchicalOnce(8.0).decide(seen([0]), torch.zeros(1, 1), ONE).splits == ()
 
 
-def test_who_comes_later_joins_the_nearest_cluster_on_average():
-    # Clusters 0 at {0, 2} and 1 at {8}; newcomers at 4 (3 from cluster 0 on average, 4 from 1) and at 7.
+def test_who_was_not_there_joins_the_nearest_cluster_on_average():
+    # Clusters 0 at {0, 2} and 1 at {8}; new are 4 (3 from cluster 0 on average, 4 from 1) and 7.
     distance = on_a_line(0.0, 2.0, 8.0, 4.0, 7.0)
-    late = seen([0, 0, 1, 0, 0], round_=5, newcomers=[False, False, False, True, True])
-    assert place(late, distance) == (MoveDecision(14, 1),)
-    assert HierarchicalOnce(1.0).decide(late, distance, ONE).moves == (MoveDecision(14, 1),)
-    assert place(seen([0, 0], newcomers=[True, True]), on_a_line(0.0, 1.0)) == ()
+    late = seen([0, 0, 1, 0, 0], round_=5, unplaced=[False, False, False, True, True])
+    decision = HierarchicalOnce(10.0).decide(late, distance, TWO)
+    assert decision.moves == (MoveDecision(14, 1, with_model=False),)
+    assert decision.splits == ()
+    nobody = seen([0, 0], unplaced=[True, True])
+    assert HierarchicalOnce(10.0).decide(nobody, on_a_line(0.0, 1.0), TWO) == Decision()
+
+
+def test_who_is_far_from_every_cluster_founds_one():
+    # Clusters 0 at {0, 1} and 1 at {9}; new are 30, 31 and 90, all still in cluster 0.
+    distance = on_a_line(0.0, 1.0, 9.0, 30.0, 31.0, 90.0)
+    late = seen([0, 0, 1, 0, 0, 0], round_=5, unplaced=[False] * 3 + [True] * 3)
+    decision = HierarchicalOnce(5.0).decide(late, distance, TWO)
+    assert decision.moves == ()
+    assert [split.parent for split in decision.splits] == [0, 0]
+    assert {split.second for split in decision.splits} == {(13, 14), (15,)}
+    assert {split.first for split in decision.splits} == {(10, 11)}, "who stays is averaged without those who leave"
 
 
 def test_decomposed_cosine_by_hand():
@@ -108,8 +123,8 @@ def test_fedgroup_groups_by_direction_whatever_the_length_of_an_update():
     # A later client, at 93°, joins the group that moves its way, not the one that is near in length.
     later = torch.tensor([*updates, [50 * math.cos(math.radians(93)), 50 * math.sin(math.radians(93))]])
     members, new = [0, 0, 1, 1, 2, 2, 0], [False] * 6 + [True]
-    placed = DecomposedCosineGroups(3).decide(seen(members, 4, new, signatures=later), None, ONE)
-    assert placed.moves == (MoveDecision(16, 1),)
+    placed = DecomposedCosineGroups(3).decide(seen(members, 4, new, signatures=later), None, torch.ones(3) > 0)
+    assert placed.moves == (MoveDecision(16, 1, with_model=False),)
     assert placed.splits == ()
 
 
@@ -123,25 +138,25 @@ def test_weighted_k_means_founds_groups_then_moves_clients():
     models = torch.tensor([[0.0], [1.0], [10.0], [11.0]])
     (split,) = WeightedKMeans(2).decide(seen([0] * 4, models=models), None, ONE).splits
     assert {split.first, split.second} == {(10, 11), (12, 13)}
-    two = torch.tensor([True, True])
     stray = seen([0, 0, 1, 0], round_=2, models=models)
     # Centres at (0 + 1 + 11)/3 = 4 and 10: the stray client, at 11, moves; then nobody else.
-    assert WeightedKMeans(2).decide(stray, None, two).moves == (MoveDecision(13, 1),)
+    assert WeightedKMeans(2).decide(stray, None, TWO).moves == (MoveDecision(13, 1, with_model=True),)
 
 
 def test_weights_decide_where_a_centre_lies():
     # Cluster 0 holds 0 and 6, cluster 1 holds 10. Unweighted, its centre is 3: the client at 6 is nearer to it (3 < 4).
     # With 100 samples at 0 the centre is near 0: it moves.
-    models, two = torch.tensor([[0.0], [6.0], [10.0]]), torch.tensor([True, True])
-    assert WeightedKMeans(2).decide(seen([0, 0, 1], 2, models=models), None, two).moves == ()
+    models = torch.tensor([[0.0], [6.0], [10.0]])
+    assert WeightedKMeans(2).decide(seen([0, 0, 1], 2, models=models), None, TWO).moves == ()
     heavy = seen([0, 0, 1], 2, models=models, sizes=torch.tensor([100.0, 1.0, 1.0]))
-    assert WeightedKMeans(2).decide(heavy, None, two).moves == (MoveDecision(11, 1),)
+    assert WeightedKMeans(2).decide(heavy, None, TWO).moves == (MoveDecision(11, 1, with_model=True),)
 
 
 @pytest.mark.parametrize(
     ("make", "words"),
     [
         (lambda: HierarchicalOnce(0.0), "threshold = 0.0: must be greater than 0"),
+        (lambda: HierarchicalOnce(1.0, after=0), "after = 0: must be at least 1"),
         (lambda: HierarchicalOnce(1.0, linkage="ward"), "linkage = 'ward': must be average, complete or single"),
         (lambda: DecomposedCosineGroups(1), "groups = 1: must be at least 2"),
         (lambda: WeightedKMeans(0), "groups = 0: must be at least 2"),

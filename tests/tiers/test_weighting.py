@@ -219,6 +219,7 @@ def test_fuzzy_memberships_by_hand():
     assert_close(FuzzyCMeans(2.0).settle(before, distances).client, torch.tensor([16.0, 4.0, 1.0]) / 21)
     assert_close(FuzzyCMeans(3.0).settle(before, distances).client, torch.tensor([4.0, 2.0, 1.0]) / 7)
     assert FuzzyCMeans().settle(before, torch.tensor([0.5, 0.0, 2.0])).client.tolist() == [0.0, 1.0, 0.0]
+    assert FuzzyCMeans(1 + 1e-5).settle(before, torch.tensor([2e-3, 1e-3, 1.0])).client.tolist() == [0.0, 1.0, 0.0]
     assert_close(FuzzyCMeans().settle(before, torch.zeros(3)).client, uniform(3))
 
 
@@ -235,7 +236,7 @@ def test_fuzzy_clients_start_at_the_lowest_loss_and_keep_their_memberships():
     [
         (lambda: SoftCounts(0), "period = 0: must be at least 1"),
         (lambda: SoftCounts(2, 0.0), "floor = 0.0: must lie between 0 and 1"),
-        (lambda: FuzzyCMeans(1.0), "fuzzifier = 1.0: must be greater than 1"),
+        (lambda: FuzzyCMeans(1.0), "fuzzifier = 1.0: must be greater than 1 and at most 10"),
     ],
 )
 def test_settings_are_checked(make, words):

@@ -50,8 +50,8 @@ class Participants:
     clients whose signature is known, absent or not."""
     sizes: Tensor | None = None
     """N_i, (participants,)."""
-    newcomers: Tensor | None = None
-    """(participants,): who took part for the first time."""
+    unplaced: Tensor | None = None
+    """(participants,): whom no decision has named so far."""
     round: int = 0
 
 
@@ -244,6 +244,10 @@ class ParameterDistance:
         return _weigh(distance, participants, self.weighted)
 
 
+RANK_TOLERANCE = 1e-5
+"""Singular values below this share of the largest are rounding."""
+
+
 @dataclass(frozen=True)
 class PrincipalAngles:
     """Principal angles, in degrees, between the subspaces that clients' data lie in: PACFL (Vahidian et al., 2023).
@@ -266,19 +270,22 @@ class PrincipalAngles:
     def signature(self, inputs: Tensor, labels: Tensor) -> Tensor:
         """Return an orthonormal basis (features, directions) of where the inputs mostly lie.
 
-        A client with fewer samples than directions fills up with zeros: a right angle to everything.
+        Data of a lower rank have fewer directions; the others are zero.
         """
-        rows = inputs.flatten(1)
-        _, _, axes = torch.linalg.svd(rows, full_matrices=False)
-        basis = axes[: self.directions].T
+        _, values, axes = torch.linalg.svd(inputs.flatten(1), full_matrices=False)
+        basis = (axes * (values > values[0] * RANK_TOLERANCE).unsqueeze(1))[: self.directions].T
         return torch.nn.functional.pad(basis, (0, self.directions - basis.shape[1]))
 
     def between(self, participants: Participants) -> Tensor:
         """Return D from the participants' bases."""
         assert participants.signatures is not None
         bases = participants.signatures.double()
-        products = torch.einsum("ifp,jfq->ijpq", bases, bases)
-        angles = torch.rad2deg(torch.linalg.svdvals(products).clamp(0, 1).acos())
-        reduced = {"smallest": angles.amin(dim=2), "mean": angles.mean(dim=2), "sum": angles.sum(dim=2)}[self.angle]
+        ranks = (bases.square().sum(dim=1) > 0.5).sum(dim=1)
+        common = torch.minimum(ranks[:, None], ranks[None, :]).clamp_min(1)
+        cosines = torch.linalg.svdvals(torch.einsum("ifp,jfq->ijpq", bases, bases)).clamp(0, 1)
+        counts = torch.arange(cosines.shape[2], device=bases.device) < common.unsqueeze(2)  # the angles that both have
+        angles = torch.rad2deg(cosines.acos()) * counts
+        sums = angles.sum(dim=2)
+        reduced = {"smallest": angles[:, :, 0], "mean": sums / common, "sum": sums}[self.angle]
         distance = ((reduced + reduced.T) / 2).fill_diagonal_(0).to(participants.signatures.dtype)
         return _weigh(distance, participants, self.weighted)

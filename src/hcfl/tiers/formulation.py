@@ -64,6 +64,10 @@ class Correlation:
     uses_class_shares: bool = True
     gaussians: int = 0
 
+    def __post_init__(self) -> None:
+        if not self.floor > 0:
+            raise InputError(f"floor = {self.floor}: must be greater than 0")
+
     def log_likelihood(
         self, log_prob: Tensor, labels: Tensor, class_shares: Tensor, log_density: Tensor | None = None
     ) -> Tensor:

@@ -39,6 +39,8 @@ class MoveDecision:
 
     client: int
     to: int
+    with_model: bool
+    """What it has just trained counts in its new cluster; otherwise, trained from another cluster's model, nowhere."""
 
 
 @dataclass(frozen=True)

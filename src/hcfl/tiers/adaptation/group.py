@@ -4,6 +4,7 @@ Dealing one cluster's clients into n groups is n − 1 splits: all but the large
 """
 
 import warnings
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal
 
@@ -24,14 +25,15 @@ Labels = NDArray[np.int64]
 
 @dataclass(frozen=True)
 class HierarchicalOnce:
-    """FL+HC and PACFL: in one round, cut a hierarchical clustering of all clients at a distance (Briggs et al., 2020).
+    """FL+HC and PACFL: cut a hierarchical clustering of all clients at a distance, once (Briggs et al., 2020).
 
-    A client that comes later joins the cluster whose members are nearest to it on average.
+    A client that was not there joins the cluster whose members are nearest to it on average when it comes; if all are
+    farther than the threshold, it founds one.
     """
 
     threshold: float
     after: int = 1
-    """The round after which clients are grouped."""
+    """The round after which clients are grouped; later ones follow while everybody is still together."""
     linkage: Literal["average", "complete", "single"] = "average"
     adaptive: bool = True
     uses_distance: bool = True
@@ -40,21 +42,48 @@ class HierarchicalOnce:
     def __post_init__(self) -> None:
         if not self.threshold > 0:
             raise InputError(f"threshold = {self.threshold}: must be greater than 0")
+        if self.after < 1:
+            raise InputError(f"after = {self.after}: must be at least 1")
         if self.linkage not in ("average", "complete", "single"):
             raise InputError(f"linkage = {self.linkage!r}: must be average, complete or single")
 
     def decide(self, participants: Participants, distance: Tensor | None, occupied: Tensor) -> Decision:
-        """Group once, then place newcomers."""
+        """Group once, then place who was not there."""
         assert distance is not None
-        if participants.round < self.after or len(distance) < 2:
-            return Decision()
-        if participants.round > self.after:
-            return Decision(moves=place(participants, distance))
+        numbers = (float(distance.max()), float(distance.mean()), self.threshold)
+        if len(occupied) == 1:
+            enough = participants.round >= self.after and len(distance) > 1
+            return Decision(group(participants, self._cut(distance), *numbers)) if enough else Decision()
+        settled, nearest, apart = nearest_clusters(participants, distance)
+        far = ~settled & (apart > self.threshold)
+        return Decision(
+            splits=self._found(participants, distance, settled, far, *numbers),
+            moves=tuple(_moves(participants, nearest, ~settled & ~far)),
+        )
+
+    def _cut(self, distance: Tensor) -> Labels:
         linkage = AgglomerativeClustering(
             n_clusters=None, distance_threshold=self.threshold, metric="precomputed", linkage=self.linkage
         )
-        labels = linkage.fit_predict(distance.cpu().double().numpy())
-        return Decision(group(participants, labels, float(distance.max()), float(distance.mean()), self.threshold))
+        labels: Labels = linkage.fit_predict(distance.cpu().double().numpy())
+        return labels
+
+    def _found(
+        self, participants: Participants, distance: Tensor, settled: Tensor, far: Tensor, *numbers: float
+    ) -> tuple[SplitDecision, ...]:
+        """Let clients that are far from every cluster found their own, together where they are near each other."""
+        rows = torch.nonzero(far).flatten().tolist()
+        if not rows:
+            return ()
+        labels = self._cut(distance[rows][:, rows]) if len(rows) > 1 else np.zeros(1, dtype=np.int64)
+        splits = []
+        for label in sorted(set(labels.tolist())):
+            mine = [row for row, own in zip(rows, labels.tolist(), strict=True) if own == label]
+            parent = int(participants.members[mine[0]])
+            stay = torch.nonzero(settled & (participants.members == parent)).flatten().tolist()
+            first, second = (tuple(participants.clients[row] for row in part) for part in (stay, mine))
+            splits.append(SplitDecision(parent, first, second, False, *numbers))
+        return tuple(splits)
 
 
 @dataclass(frozen=True)
@@ -75,11 +104,12 @@ class DecomposedCosineGroups:
         _at_least_two(self.groups)
 
     def decide(self, participants: Participants, distance: Tensor | None, occupied: Tensor) -> Decision:
-        """Group in the first round, then place newcomers."""
+        """Group as soon as there are enough clients, then place who was not there."""
         assert participants.signatures is not None
         updates = participants.signatures
-        if participants.round > 1:
-            return Decision(moves=place(participants, _distance_to_group_means(participants, updates)))
+        if len(occupied) > 1:
+            settled, nearest, _ = nearest_clusters(participants, _distance_to_group_means(participants, updates))
+            return Decision(moves=tuple(_moves(participants, nearest, ~settled)))
         profile = decomposed_cosine(updates, self.groups)
         if (labels := k_means(profile, self.groups)) is None:
             return Decision()
@@ -118,7 +148,11 @@ class WeightedKMeans:
         mass = inside * participants.sizes.to(models)
         centres = mass @ models / mass.sum(dim=1, keepdim=True)
         labels = k_means(models, len(present), participants.sizes, centres)
-        return Decision(moves=() if labels is None else _moves(participants, [present[label] for label in labels]))
+        if labels is None:
+            return Decision()
+        wanted = torch.tensor([present[label] for label in labels])
+        everybody = torch.ones(len(wanted), dtype=torch.bool)
+        return Decision(moves=tuple(_moves(participants, wanted, everybody, with_model=True)))
 
 
 def _at_least_two(groups: int) -> None:
@@ -164,32 +198,30 @@ def group(
     return tuple(splits)
 
 
-def place(participants: Participants, distance: Tensor) -> tuple[MoveDecision, ...]:
-    """Move each newcomer to the cluster whose members, newcomers apart, are nearest to it on average."""
-    assert participants.newcomers is not None
-    settled = ~participants.newcomers
+def nearest_clusters(participants: Participants, distance: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Return who is settled, and for everybody the cluster whose settled members are nearest on average, and how far.
+
+    Settled are those whom some decision has placed; if nobody is, everybody stays where it is.
+    """
+    assert participants.unplaced is not None
+    settled = ~participants.unplaced
     clusters = sorted(set(participants.members[settled].tolist()))
     if not clusters:
-        return ()
+        return torch.ones_like(settled), participants.members, torch.zeros(len(settled))
     inside = torch.stack([settled & (participants.members == cluster) for cluster in clusters]).double()
     average = distance.cpu().double() @ inside.T / inside.sum(dim=1)
-    nearest = average.argmin(dim=1).tolist()
-    wanted = [
-        clusters[nearest[row]] if new else int(participants.members[row])
-        for row, new in enumerate(participants.newcomers.tolist())
-    ]
-    return _moves(participants, wanted)
+    return settled, torch.tensor(clusters)[average.argmin(dim=1)], average.amin(dim=1)
 
 
 def _distance_to_group_means(participants: Participants, updates: Tensor) -> Tensor:
     """1 − cos of each client's update with the mean update of every other client's group, as a matrix over clients."""
-    assert participants.newcomers is not None
+    assert participants.unplaced is not None
     same = participants.members[:, None] == participants.members[None, :]
-    mates = (same & ~participants.newcomers).to(updates)
+    mates = (same & ~participants.unplaced).to(updates)
     means = mates @ updates / mates.sum(dim=1, keepdim=True).clamp_min(1)
     return 1 - normalize(updates, dim=1) @ normalize(means, dim=1).T
 
 
-def _moves(participants: Participants, wanted: list[int]) -> tuple[MoveDecision, ...]:
-    rows = zip(participants.clients, participants.members.tolist(), wanted, strict=True)
-    return tuple(MoveDecision(client, to) for client, now, to in rows if now != to)
+def _moves(participants: Participants, wanted: Tensor, who: Tensor, with_model: bool = False) -> Iterator[MoveDecision]:
+    rows = zip(participants.clients, participants.members.tolist(), wanted.tolist(), who.tolist(), strict=True)
+    return (MoveDecision(client, to, with_model) for client, now, to, asked in rows if asked and now != to)

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from hcfl.errors import InputError
 from hcfl.tiers.adaptation.decision import Decision, MergeDecision
 from hcfl.tiers.distance import Evidence, Participants
 
@@ -20,6 +21,10 @@ class MergeSimilar:
     adaptive: bool = True
     uses_distance: bool = True
     needs: Evidence | None = None
+
+    def __post_init__(self) -> None:
+        if not -1 <= self.tau <= 1:
+            raise InputError(f"tau = {self.tau}: must lie between -1 and 1")
 
     def decide(self, participants: Participants, distance: Tensor | None, occupied: Tensor) -> Decision:
         """Merge until no pair of clusters is more similar than τ; of each pair, the older cluster stays."""
@@ -48,7 +53,7 @@ def inner_products(participants: Participants, distance: Tensor) -> Tensor:
     cosine = 1 - distance.double()
     if participants.signatures is None:
         return cosine
-    lengths = torch.linalg.vector_norm(participants.signatures.double().flatten(1), dim=1).cpu()
+    lengths = torch.linalg.vector_norm(participants.signatures.flatten(1), dim=1).double().cpu()
     return cosine * torch.outer(lengths, lengths)
 
 

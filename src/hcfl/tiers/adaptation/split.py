@@ -68,6 +68,11 @@ class SplitWhenStationary:
     uses_distance: bool = True
     needs: Evidence | None = "whole updates"
 
+    def __post_init__(self) -> None:
+        for name in ("tol1", "tol2"):
+            if not (value := getattr(self, name)) > 0:
+                raise InputError(f"{name} = {value}: must be greater than 0")
+
     def decide(self, participants: Participants, distance: Tensor | None, occupied: Tensor) -> Decision:
         """Look at every cluster by itself; several may split in a round."""
         assert distance is not None
@@ -98,6 +103,12 @@ class SplitBySpectrum:
     adaptive: bool = True
     uses_distance: bool = True
     needs: Evidence | None = None
+
+    def __post_init__(self) -> None:
+        if not 0 < self.alpha0 < 1:
+            raise InputError(f"alpha0 = {self.alpha0}: must lie between 0 and 1")
+        if not self.epsilon1 > e:
+            raise InputError(f"epsilon1 = {self.epsilon1}: must be greater than e = 2.718…")
 
     def threshold(self, round_: int) -> float:
         """α*(t) = 1 − (e/ε₁)^(t/ε₂) with ε₂ = ln(1−α*(0)) / (1 − ln ε₁); t counts from 0."""

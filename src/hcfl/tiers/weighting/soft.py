@@ -8,9 +8,6 @@ from torch import Tensor
 from hcfl.errors import InputError
 from hcfl.tiers.weighting.weights import Seen, Weights, best_cluster, hard_weights, one_hot, responsibilities
 
-LARGEST_LOG = 1e6
-"""Stands for the log of an infinite membership: a local model that equals a centre."""
-
 
 @dataclass(frozen=True)
 class SoftEM:
@@ -109,8 +106,8 @@ class FuzzyCMeans:
     hard: bool = False
 
     def __post_init__(self) -> None:
-        if not self.fuzzifier > 1:
-            raise InputError(f"fuzzifier = {self.fuzzifier}: must be greater than 1")
+        if not 1 < self.fuzzifier <= 10:
+            raise InputError(f"fuzzifier = {self.fuzzifier}: must be greater than 1 and at most 10")
 
     def start(self, client: Tensor, samples: int) -> Weights:
         """Nothing is known yet."""
@@ -124,8 +121,8 @@ class FuzzyCMeans:
 
     def settle(self, weights: Weights, distances: Tensor) -> Weights:
         """Return memberships by distance; all of it where a centre is met exactly."""
-        log_membership = -2 / (self.fuzzifier - 1) * distances.log()
-        return replace(weights, client=torch.softmax(log_membership.clamp_max(LARGEST_LOG), dim=0))
+        logs = distances.clamp_min(torch.finfo(distances.dtype).tiny).log()
+        return replace(weights, client=torch.softmax(-2 / (self.fuzzifier - 1) * (logs - logs.min()), dim=0))
 
     def newcomer(self, weights: Tensor, seen: Seen) -> Tensor:
         """Choose by loss."""

@@ -1,0 +1,213 @@
+"""`hcfl reproduce`: run a table of the paper, ours beside theirs; what is already there is not run again."""
+
+import csv
+import hashlib
+import json
+import multiprocessing
+import os
+import resource
+import shutil
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future, ProcessPoolExecutor, as_completed
+from dataclasses import asdict, dataclass, fields
+from pathlib import Path
+from statistics import mean, stdev
+from typing import Any
+
+import torch
+
+from hcfl import experiments
+from hcfl.config import Config, assign
+from hcfl.experiment import Run, execute, prepare
+from hcfl.experiments import Column, Row, Scale, Table
+
+RESULT = "result.json"
+"""What a finished run leaves beside its folder's files: the metrics that tables show."""
+
+
+@dataclass(frozen=True)
+class Task:
+    """One run that some cell of a table needs."""
+
+    config: Config
+    folder: Path
+
+    @property
+    def done(self) -> bool:
+        """Whether it has already run to its end."""
+        return (self.folder / RESULT).exists()
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One cell of a table: a run for each seed."""
+
+    row: Row
+    column: Column
+    tasks: tuple[Task, ...]
+
+
+def cells_of(
+    table: Table, rows: Sequence[Row], seeds: int, scale: Scale, changes: Sequence[tuple[str, Any]], out: Path
+) -> list[Cell]:
+    """Return what must run. Cells with the same settings, also of other tables, share their runs."""
+    cells = []
+    for row in rows:
+        for column in table.columns:
+            tasks = []
+            for seed in range(seeds):
+                values: dict[str, Any] = {**experiments.settings_of(table, row, column, scale), "seed": seed}
+                for path, value in changes:
+                    assign(values, path, value)
+                tasks.append(_task(Config.parse(values), out / scale))
+            cells.append(Cell(row, column, tuple(tasks)))
+    return cells
+
+
+def _task(config: Config, out: Path) -> Task:
+    settings = config.model_dump(exclude={"device", "threads"})
+    digest = hashlib.blake2b(json.dumps(settings, sort_keys=True).encode(), digest_size=4).hexdigest()
+    source = Path(config.data.source).stem
+    return Task(config, out / f"{config.method.name}-{source}-seed{config.seed}-{digest}")
+
+
+def run(task: Task, threads: int | None = None) -> None:
+    """Run one task; a folder that an interruption left unfinished is begun anew."""
+    if task.done:
+        return
+    if task.folder.exists():
+        shutil.rmtree(task.folder)
+    prepared = prepare(task.config.model_copy(update={"threads": task.config.threads or threads}))
+    finished = execute(prepared, task.folder)
+    result = {
+        **{name: [entry[name] for entry in finished.metrics] for name in ("val", "test", "clusters")},
+        "seconds_per_round": finished.summary["seconds_per_round"],
+        "memory_mb": _peak_memory(task.config.device),
+        "class_table": _class_table(finished),
+    }
+    partial = task.folder / f"{RESULT}.part"
+    partial.write_text(json.dumps(result), encoding="utf-8")
+    partial.rename(task.folder / RESULT)
+
+
+def _class_table(finished: Run) -> list[list[int]]:
+    """Training samples by cluster and class, each client's in its own cluster."""
+    federation, server = finished.federation, finished.state.server
+    counts = torch.zeros(len(server.clusters), federation.classes, dtype=torch.long)
+    for rows, column in zip(federation.train, server.members.tolist(), strict=True):
+        if column >= 0:
+            counts[column] += torch.bincount(federation.y[rows].cpu(), minlength=federation.classes)
+    table: list[list[int]] = counts.tolist()
+    return table
+
+
+def _peak_memory(device: str) -> float:
+    """Megabytes: of the GPU where there is one, else of this process, which runs nothing else."""
+    if device.startswith("cuda"):
+        return torch.cuda.max_memory_allocated(device) / 1e6
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e3
+
+
+def run_all(tasks: Sequence[Task], workers: int, on_done: Callable[[Task, int, int], None]) -> None:
+    """Run what is not there yet, each task in a process of its own."""
+    waiting = [task for task in dict.fromkeys(tasks) if not task.done]
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(["hcfl.experiment"])
+    workers = max(1, min(workers, len(waiting)))
+    threads = max(1, (os.cpu_count() or 1) // workers)  # more threads than cores are slower by far than one each
+    with ProcessPoolExecutor(workers, mp_context=context, max_tasks_per_child=1) as pool:
+        running: dict[Future[None], Task] = {pool.submit(run, task, threads): task for task in waiting}
+        try:
+            for number, future in enumerate(as_completed(running), start=1):
+                future.result()
+                on_done(running[future], number, len(waiting))
+        except BaseException:
+            for future in running:  # those that have begun end properly
+                future.cancel()
+            raise
+
+
+def measured(cell: Cell, metric: str) -> list[float]:
+    """Return one number for each seed, as the paper would print it: accuracies in percent."""
+    return [_measure(json.loads((task.folder / RESULT).read_text()), cell.row.at, metric) for task in cell.tasks]
+
+
+def _measure(result: dict[str, Any], at: str, metric: str) -> float:
+    if metric == "clusters":
+        return float(result["clusters"][-1])
+    if metric == "max_clusters":
+        return float(max(result["clusters"]))
+    if metric in ("val", "test"):
+        values = [-1.0 if value is None else value for value in result[metric]]
+        by = values if at == "best" else result[at.removeprefix("best-")]
+        return 100 * values[max(range(len(by)), key=lambda round_: by[round_])]
+    return float(result[metric])
+
+
+NUMBERS = ("val", "test", "clusters", "max_clusters", "memory_mb", "seconds_per_round")
+"""Metrics that are a number; others are shown below the table."""
+
+
+@dataclass(frozen=True)
+class Number:
+    """One number of a table: ours over seeds, and the paper's."""
+
+    method: str
+    data: str
+    metric: str
+    ours: float
+    std: float | None
+    paper: float | None
+
+    def __str__(self) -> str:
+        spread = "" if self.std is None else f" ± {self.std:.1f}"
+        paper = "" if self.paper is None else f" [{self.paper:g}]"
+        return f"{self.ours:.1f}{spread}{paper}"
+
+
+def numbers(table: Table, cells: Sequence[Cell]) -> list[Number]:
+    """Return all numbers of a table."""
+    found = []
+    for cell in cells:
+        for metric in (metric for metric in table.metrics if metric in NUMBERS):
+            values = measured(cell, metric)
+            std = stdev(values) if len(values) > 1 else None
+            paper = experiments.paper_value(table, cell.row, cell.column, metric)
+            found.append(Number(cell.row.label, cell.column.label, metric, mean(values), std, paper))
+    return found
+
+
+def extras(table: Table, cells: Sequence[Cell]) -> list[str]:
+    """Return what does not fit a cell: classes by cluster, and K over rounds, of the first seed."""
+    texts = []
+    for cell in cells:
+        result = json.loads((cell.tasks[0].folder / RESULT).read_text())
+        if "class_table" in table.metrics:
+            texts.append(
+                f"{cell.row.label}, {cell.column.label}: training samples by cluster (rows) and class (columns)"
+            )
+            texts += ["  " + " ".join(f"{count:5d}" for count in counts) for counts in result["class_table"]]
+        if "curve" in table.metrics:
+            texts.append(f"{cell.row.label}: K by round: {' '.join(map(str, result['clusters']))}")
+    return texts
+
+
+def write_csv(path: Path, found: Sequence[Number]) -> None:
+    """Write the table for other programs."""
+    with path.open("w", newline="", encoding="utf-8") as file:
+        writer = csv.DictWriter(file, [field.name for field in fields(Number)])
+        writer.writeheader()
+        writer.writerows(asdict(number) for number in found)
+
+
+def cuts(table: Table, scale: Scale) -> str:
+    """Say what a small scale leaves out."""
+    if scale == "paper":
+        return "Scale: the paper's."
+    small, full = experiments.small_scale(), table.settings
+    return (
+        f"Scale: small. Not {full['model']['name']}, {full['training']['rounds']} rounds and 100 clients with all "
+        f"samples, but {small['model']['name']}, {small['training']['rounds']} rounds and {small['data']['clients']} "
+        f"clients with {small['data']['samples']} samples at {small['data']['resize']} pixels. "
+        "This shows that the table runs, and cannot confirm or contradict the paper."
+    )

@@ -1,0 +1,165 @@
+"""The paper's tables as configurations: complete, valid, resumable, ours beside theirs."""
+
+import csv
+import json
+import re
+
+import pytest
+
+from hcfl import experiments, reproduce
+from hcfl.cli import main
+from hcfl.config import Config
+from hcfl.errors import InputError
+from hcfl.method import Method
+from hcfl.methods import build
+
+TABLES = experiments.names()
+ON_DIGITS = ["--set", "data.source=digits", "--set", "data.scenario=null", "--set", "data.resize=null"]
+ON_DIGITS += ["--set", "data.clients=6", "--set", "data.samples=300", "--set", "training.rounds=2"]
+
+
+def test_all_tables_of_the_paper_are_there():
+    with (experiments.HERE / "paper.csv").open(encoding="utf-8") as file:
+        printed = {row["table"] for row in csv.DictReader(file)}
+    ours = {experiments.load(name).paper for name in TABLES}
+    assert printed <= ours
+    assert ours - printed == {"figure"}
+
+
+@pytest.mark.parametrize("name", TABLES)
+def test_every_cell_is_a_valid_configuration_of_a_known_method(name, tmp_path):
+    table = experiments.load(name)
+    for scale in ("paper", "small"):
+        for cell in reproduce.cells_of(table, table.rows, 1, scale, (), tmp_path):
+            config = cell.tasks[0].config
+            tiers = {"formulation", "weighting", "adaptation", "distance", "topology", "local"}
+            settings = config.method.model_dump(exclude={"name", *tiers})
+            assert isinstance(build(config.method.name, **settings), Method)
+            assert config.training.rounds == (200 if scale == "paper" else 15)
+            assert config.data.clients == (100 if scale == "paper" else 20)
+
+
+@pytest.mark.parametrize("name", [name for name in TABLES if name != "clusters-over-rounds"])
+def test_every_printed_number_of_the_paper_has_its_place(name):
+    table = experiments.load(name)
+    with (experiments.HERE / "paper.csv").open(encoding="utf-8") as file:
+        printed = [row for row in csv.DictReader(file) if row["table"] == table.paper]
+    found = {
+        (row.paper["method"], row.paper["setting"], column.paper["dataset"], column.paper["scenario"], metric)
+        for row in table.rows
+        for column in table.columns
+        for metric in table.metrics
+        if experiments.paper_value(table, row, column, metric) is not None
+    }
+    elsewhere = {"Baselines (best)", "HCFL+ (best in main)"}  # rows of small-rho that are rows of main
+    for row in printed:
+        key = tuple(row[part] for part in ("method", "setting", "dataset", "scenario", "metric"))
+        if row["method"] not in elsewhere and row["metric"] != "samples":
+            assert key in found, key
+
+
+def test_the_paper_s_numbers_are_looked_up_by_row_and_column():
+    table = experiments.load("main")
+    row = next(row for row in table.rows if row.label == "HCFL+ (FedRC), ρ = 0.3")
+    found = [experiments.paper_value(table, row, table.columns[0], metric) for metric in table.metrics]
+    assert found == [69.33, 69.67, 3.0]
+    published = [row for row in table.rows if row.label.startswith("CFL (0.4, 1.6)")]
+    assert [dict(row.settings["method"]).get("max_coordinate", False) for row in published] == [True, False]
+    assert {experiments.paper_value(table, row, table.columns[0], "val") for row in published} == {61.55}
+
+
+def test_best_rounds_and_one_round_for_all():
+    result = {"val": [0.1, 0.5, 0.3], "test": [0.4, 0.2, 0.3], "clusters": [1, 4, 3], "memory_mb": 7}
+    shown = {
+        at: [reproduce._measure(result, at, metric) for metric in ("val", "test")]
+        for at in ("best", "best-val", "best-test")
+    }
+    assert shown == {"best": [50.0, 40.0], "best-val": [50.0, 20.0], "best-test": [10.0, 40.0]}
+    assert reproduce._measure(result, "best", "clusters") == 3
+    assert reproduce._measure(result, "best", "max_clusters") == 4
+    assert reproduce._measure(result, "best", "memory_mb") == 7
+
+
+def test_a_table_runs_resumes_and_shows_ours_beside_the_paper_s(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    command = ["reproduce", "cluster-quality", "--seeds", "2", "--workers", "2", "--out", "r", *ON_DIGITS]
+    command += ["--set", "data.classes_per_client=2"]
+    assert main(command) == 0
+    text = " ".join(capsys.readouterr().out.split())
+    assert "Scale: small. Not mobilenet-v2, 200 rounds" in text
+    assert "2 runs, 2 of them still to do" in text
+    assert "training samples by cluster" in text
+    folders = sorted((tmp_path / "r" / "small").iterdir())
+    assert len(folders) == 2
+    result = json.loads((folders[0] / reproduce.RESULT).read_text())
+    config = Config.load(folders[0] / "config.yaml")
+    assert len(result["val"]) == 2
+    assert result["memory_mb"] > 10
+    per_class = [sum(row[label] for row in result["class_table"]) for label in range(10)]
+    assert sum(per_class) < config.data.samples
+    assert all(per_class), "every class is some cluster's"
+
+    # What is there stays; what an interruption left is begun anew.
+    (folders[1] / reproduce.RESULT).unlink()
+    before = (folders[0] / "metrics.jsonl").stat().st_mtime_ns
+    assert main(command) == 0
+    assert "2 runs, 1 of them still to do" in capsys.readouterr().out
+    assert (folders[0] / "metrics.jsonl").stat().st_mtime_ns == before
+    with (tmp_path / "r" / "cluster-quality-small.csv").open(encoding="utf-8") as file:
+        (row,) = csv.DictReader(file)
+    assert (row["metric"], row["data"]) == ("clusters", "C = 2")
+    assert float(row["ours"]) >= 1
+    assert row["std"] != ""
+
+
+def test_tables_share_runs_and_seeds_do_not(tmp_path):
+    main_table, ablation = experiments.load("main"), experiments.load("ablation-distance")
+    cells = reproduce.cells_of(main_table, main_table.rows, 2, "paper", (), tmp_path)
+    others = reproduce.cells_of(ablation, ablation.rows[:1], 1, "paper", (), tmp_path)
+    folders = {task.folder for cell in cells for task in cell.tasks}
+    assert len(folders) == 2 * len(main_table.rows) * 3
+    assert others[0].tasks[0].folder in folders
+    faster = reproduce.cells_of(ablation, ablation.rows[:1], 1, "paper", [("device", "cuda")], tmp_path)
+    assert faster[0].tasks[0].folder == others[0].tasks[0].folder, "where it runs is no setting of the experiment"
+
+
+def test_rows_are_chosen_by_name():
+    table = experiments.load("main")
+    assert [row.label for row in experiments.chosen_rows(table, ["icfl"])] == ["ICFL (0.85)", "ICFL (0.98)"]
+    assert len(experiments.chosen_rows(table, ["fedavg", "hcfl+*0.3"])) == 4
+    assert experiments.chosen_rows(table, []) == table.rows
+    with pytest.raises(InputError, match=r"--rows 'fedprox': no row of main is called so; they are FedAvg; FeSEM"):
+        experiments.chosen_rows(table, ["fedprox"])
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["maim"], r"table = 'maim': must be one of .*did you mean main\?"),
+        (["main", "--scale", "huge"], "--scale huge: must be small or paper"),
+        (["main", "--seeds", "0"], "--seeds 0: must be a whole number from 1 on"),
+        (["main", "--workers", "x"], "--workers x: must be a whole number from 1 on"),
+        (["main", "--set", "training.rounds"], "must look like data.alpha=0.5"),
+        (["main", "--set", "training.lr=-1"], "training.lr = '-1': should be greater than 0"),
+    ],
+)
+def test_bad_input_is_one_sentence(arguments, words, capsys, tmp_path):
+    assert main(["reproduce", *arguments, "--out", str(tmp_path)]) == 2
+    error = capsys.readouterr().err
+    assert error.count("\n") == 1
+    assert re.search(words, error), error
+
+
+def test_a_run_that_fails_is_told_in_one_sentence(capsys, tmp_path, monkeypatch):
+    monkeypatch.setenv("HCFL_DATA", str(tmp_path / "nowhere"))
+    assert main(["reproduce", "icfl-rounds", "--out", str(tmp_path / "r")]) == 2
+    error = capsys.readouterr().err
+    assert "cifar100" in error
+    assert "Traceback" not in error
+
+
+def test_tables_are_listed(capsys):
+    assert main(["reproduce"]) == 0
+    text = capsys.readouterr().out
+    for name in TABLES:
+        assert name in text
