@@ -8,7 +8,7 @@ from torch import Tensor
 from hcfl import rng
 from hcfl.aggregation import own_parameters
 from hcfl.clusters import follow, missed_split
-from hcfl.ensemble import Ensemble, flatten, forward
+from hcfl.ensemble import Ensemble, embed, flatten, forward
 from hcfl.local import Plan, train
 from hcfl.method import Method
 from hcfl.models import Network
@@ -140,8 +140,7 @@ def _look(
     inputs, log_density = _Inputs(), None
     if weights.components is not None:
         assert broadcast.anchor is not None
-        with torch.no_grad():
-            embedded = network.embed(broadcast.anchor.extractor(0), data.inputs)
+        embedded = embed(network, broadcast.anchor.extractor(0), data.inputs)
         inputs = _Inputs(embedded)
         if broadcast.gaussians is not None:
             z = broadcast.gaussians.embed(embedded)
@@ -172,8 +171,7 @@ def _features(
     """Return the features of the extractor that training starts from: the shared one, or the client's own."""
     if features is None or plan.start.extractors is received.extractors:
         return features
-    with torch.no_grad():
-        return network.embed(plan.start.extractor(0), data.inputs)
+    return embed(network, plan.start.extractor(0), data.inputs)
 
 
 def _prototypes(method: Method, features: Tensor | None, data: LocalData) -> Prototypes | None:
@@ -200,8 +198,7 @@ def _signature(
         len(data), once, rng.torch_generator(seed, "signature", client), singles=not network.buffers
     )
     plan = Plan(anchor, torch.ones(1, 1), ones, anchor)
-    with torch.no_grad():
-        features = network.embed(anchor.extractor(0), data.inputs) if anchor.topology == "split" else None
+    features = embed(network, anchor.extractor(0), data.inputs) if anchor.topology == "split" else None
     with rng.scoped(seed, "signature", client):
         trained = train(network, plan, features, data, batches, once)
     before, after = (flatten(model.heads, model.extractors, network.buffers) for model in (anchor, trained))

@@ -15,8 +15,9 @@ from hcfl.models import Builder, Network, Pair, Params, parameters_of
 Topology = Literal["split", "full"]
 """`split`: one extractor for all clusters, a head each. `full`: a whole model per cluster."""
 
-EVALUATION_CHUNK = 4096
-"""Samples per forward pass where nothing is trained; bounds memory, never changes a result."""
+EVALUATION_ELEMENTS = 1 << 22
+"""Input values per forward pass where nothing is trained: 1365 images of 32×32×3. It bounds memory, whatever a client
+holds: a network's widest layer can be a hundred times its input."""
 
 
 @dataclass(frozen=True)
@@ -136,6 +137,19 @@ def _with_new_head(pair: Pair) -> Pair:
     return extractor, head
 
 
+def parts(samples: int, elements: int) -> list[slice]:
+    """Cut samples of so many values each into passes that fit memory."""
+    size = max(1, EVALUATION_ELEMENTS // max(1, elements))
+    return [slice(start, start + size) for start in range(0, samples, size)]
+
+
+@torch.no_grad()
+def embed(network: Network, extractor: Params, inputs: Tensor) -> Tensor:
+    """Z = φ(x) in evaluation mode, pass by pass."""
+    chunks = [network.embed(extractor, inputs[part]) for part in parts(len(inputs), inputs[:1].numel())]
+    return chunks[0] if len(chunks) == 1 else torch.cat(chunks)
+
+
 @torch.no_grad()
 def forward(network: Network, ensemble: Ensemble, inputs: Tensor) -> tuple[Tensor | None, Tensor]:
     """Return the shared features (split topology only) and the logits of all clusters (samples, clusters, classes).
@@ -143,10 +157,10 @@ def forward(network: Network, ensemble: Ensemble, inputs: Tensor) -> tuple[Tenso
     The shared extractor runs once, not once per head.
     """
     if ensemble.topology == "split":
-        features = network.embed(ensemble.extractor(0), inputs)
+        features = embed(network, ensemble.extractor(0), inputs)
         return features, network.logits(ensemble.heads, features)
     logits = [
-        network.logits(rows(ensemble.heads, [k]), network.embed(ensemble.extractor(k), inputs))
+        network.logits(rows(ensemble.heads, [k]), embed(network, ensemble.extractor(k), inputs))
         for k in range(ensemble.clusters)
     ]
     return None, torch.cat(logits, dim=1)
@@ -155,7 +169,7 @@ def forward(network: Network, ensemble: Ensemble, inputs: Tensor) -> tuple[Tenso
 def class_log_probs(network: Network, ensemble: Ensemble, inputs: Callable[[slice], Tensor], samples: int) -> Tensor:
     """Log p_k(·|x) under every cluster, (samples, clusters, classes); `inputs` gives the inputs of a slice."""
     chunks = [
-        torch.log_softmax(forward(network, ensemble, inputs(slice(start, start + EVALUATION_CHUNK)))[1], dim=2)
-        for start in range(0, samples, EVALUATION_CHUNK)
+        torch.log_softmax(forward(network, ensemble, inputs(part))[1], dim=2)
+        for part in parts(samples, inputs(slice(0, 1)).numel())
     ]
     return torch.cat(chunks)

@@ -13,7 +13,7 @@ from torch import Tensor
 from hcfl.client import is_placed, weights_of_today
 from hcfl.clusters import follow
 from hcfl.data import Federation, Newcomer, Truth
-from hcfl.ensemble import EVALUATION_CHUNK, Ensemble, class_log_probs
+from hcfl.ensemble import Ensemble, class_log_probs, embed, parts
 from hcfl.method import Method
 from hcfl.models import Network, Params
 from hcfl.server import shares
@@ -42,11 +42,9 @@ def log_densities(federation: Federation, network: Network, state: ServerState, 
     if state.gaussians is None or state.anchor is None:
         return None
     chunks = []
-    for start in range(0, len(inputs), EVALUATION_CHUNK):
-        scaled = federation.scaling(inputs[start : start + EVALUATION_CHUNK])
-        with torch.no_grad():
-            z = state.gaussians.embed(network.embed(state.anchor.extractor(0), scaled))
-        chunks.append(state.gaussians.log_densities(z))
+    for part in parts(len(inputs), inputs[:1].numel()):
+        features = embed(network, state.anchor.extractor(0), federation.scaling(inputs[part]))
+        chunks.append(state.gaussians.log_densities(state.gaussians.embed(features)))
     return torch.cat(chunks)
 
 
