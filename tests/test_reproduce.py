@@ -35,7 +35,7 @@ def test_every_cell_is_a_valid_configuration_of_a_known_method(name, tmp_path):
             tiers = {"formulation", "weighting", "adaptation", "distance", "topology", "local"}
             settings = config.method.model_dump(exclude={"name", *tiers})
             assert isinstance(build(config.method.name, **settings), Method)
-            assert config.training.rounds == (200 if scale == "paper" else 15)
+            assert config.training.rounds == (200 if scale == "paper" else 12)
             assert config.data.clients == (100 if scale == "paper" else 20)
 
 
