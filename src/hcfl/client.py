@@ -1,5 +1,6 @@
 """What one client does in a round: catch up, E-step, evidence for tiers 3 and 4, local training (spec §3 and §5)."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import torch
@@ -9,7 +10,7 @@ from hcfl import rng
 from hcfl.aggregation import own_parameters
 from hcfl.clusters import follow, missed_split
 from hcfl.ensemble import Ensemble, embed, flatten, forward
-from hcfl.local import Plan, train
+from hcfl.local import Job, Plan, train
 from hcfl.method import Method
 from hcfl.models import Network
 from hcfl.state import Broadcast, ClientState, Update
@@ -28,6 +29,23 @@ from hcfl.tiers.weighting import uniform
 from hcfl.training import LocalData, LocalSGD, batch_indices, cross_entropy_per_cluster
 
 
+@dataclass(frozen=True)
+class Work:
+    """What a client is about to train, and what it already knows to report."""
+
+    client: int
+    data: LocalData
+    first: bool
+    """Whether it takes part for the first time."""
+    weights: Weights
+    log_likelihood: Tensor
+    gamma: Tensor
+    features: Tensor | None
+    moments: Moments | None
+    jobs: tuple[Job, ...]
+    """Its part of the round's training, then, where it is wanted, its first update of the initial model."""
+
+
 def take_part(
     method: Method,
     network: Network,
@@ -39,10 +57,28 @@ def take_part(
     seed: int,
 ) -> tuple[Update, ClientState]:
     """Do one client's work of a round; `state` is None for a client that takes part for the first time."""
-    received, labels = broadcast.ensemble, data.labels
     weights = catch_up(method, data, broadcast, client, state)
+    looked = forward(network, broadcast.ensemble.select(columns_of(method, weights)), data.inputs)
+    work = prepare(method, network, sgd, data, broadcast, client, state, seed, weights, looked)
+    trained = [train(network, job) for job in work.jobs]
+    return finish(method, network, broadcast, work, trained)
 
-    features, log_likelihood, inputs = _look(method, network, data, broadcast, weights)
+
+def prepare(
+    method: Method,
+    network: Network,
+    sgd: LocalSGD,
+    data: LocalData,
+    broadcast: Broadcast,
+    client: int,
+    state: ClientState | None,
+    seed: int,
+    weights: Weights,
+    looked: tuple[Tensor | None, Tensor],
+) -> Work:
+    """E-step and plan, from the client's weights and what `forward` gave for the clusters that it looks at."""
+    features, labels = looked[0], data.labels
+    log_likelihood, inputs = _likelihood(method, network, data, broadcast, weights, looked[1])
     seen = Seen(
         log_likelihood,
         class_mix=torch.bincount(labels, minlength=data.classes) / len(labels),
@@ -54,33 +90,43 @@ def take_part(
     components, moments = inputs.m_step(weights.components, gamma)
     weights = replace(after, components=components)
 
-    own = None if state is None else state.own
+    received, own = broadcast.ensemble, None if state is None else state.own
     plan = method.local.plan(received, broadcast.common, own, weights, gamma, method.weighting.hard)
+    start = _features(network, plan, received, features, data)
+    local = replace(sgd, proximal=method.local.proximal)
     generator = rng.torch_generator(seed, "batches", broadcast.round, client)
-    batches = batch_indices(len(data), sgd, generator, singles=not network.buffers)
-    with rng.scoped(seed, "local training", broadcast.round, client):
-        start = _features(network, plan, received, features, data)
-        trained = train(network, plan, start, data, batches, replace(sgd, proximal=method.local.proximal))
+    batches = batch_indices(len(data), local, generator, singles=not network.buffers)
+    job = Job(plan, start, data, batches, local, (seed, "local training", broadcast.round, client))
+    jobs = [job]
+    if state is None and "first updates" in method.needs:
+        jobs.append(_first_update(network, sgd, data, broadcast, client, seed))
+    return Work(client, data, state is None, weights, log_likelihood, gamma, features, moments, tuple(jobs))
 
+
+def finish(
+    method: Method, network: Network, broadcast: Broadcast, work: Work, trained: Sequence[Ensemble]
+) -> tuple[Update, ClientState]:
+    """Turn what was trained into what the client sends and keeps."""
+    weights, data = work.weights, work.data
     if isinstance(method.weighting, SettlesAfterTraining):
-        distances = parameter_distances(network, received, trained)
-        weights = replace(method.weighting.settle(weights, distances), components=components)
-
+        distances = parameter_distances(network, broadcast.ensemble, trained[0])
+        weights = replace(method.weighting.settle(weights, distances), components=weights.components)
     update = Update(
-        client=client,
+        client=work.client,
         samples=len(data),
-        extractors=trained.extractors,
-        heads=trained.heads,
-        started=plan.started,
+        extractors=trained[0].extractors,
+        heads=trained[0].heads,
+        started=work.jobs[0].plan.started,
         mass=method.local.mass(_counted(method, weights), method.weighting.hard),
         weights=weights.client,
-        objective=float(objective(log_likelihood, weights.client)),
-        counts=class_counts(gamma, labels, data.classes) if method.uses_class_shares else None,
-        prototypes=_prototypes(method, features, data),
-        signature=_signature(method, network, sgd, data, broadcast, client, seed) if state is None else None,
-        moments=moments,
+        objective=float(objective(work.log_likelihood, weights.client)),
+        counts=class_counts(work.gamma, data.labels, data.classes) if method.uses_class_shares else None,
+        prototypes=_prototypes(method, work.features, data),
+        signature=_signature(method, network, work, trained[1] if len(trained) > 1 else None),
+        moments=work.moments,
     )
-    return update, ClientState(broadcast.round, broadcast.clusters, weights, trained if method.local.kept else None)
+    kept = trained[0] if method.local.kept else None
+    return update, ClientState(broadcast.round, broadcast.clusters, weights, kept)
 
 
 def catch_up(method: Method, data: LocalData, broadcast: Broadcast, client: int, state: ClientState | None) -> Weights:
@@ -101,6 +147,12 @@ def weights_of_today(method: Method, broadcast: Broadcast, client: int, state: C
     if method.weighting.hard and missed_split(state.weights, state.clusters, missed, client):
         return replace(weights, client=uniform(len(weights.client)).to(weights.client))
     return weights
+
+
+def columns_of(method: Method, weights: Weights) -> list[int]:
+    """Return the clusters that a client looks at: its own where the server has assigned it to one, else all."""
+    placed = is_placed(method, weights.client)
+    return [int(weights.client.argmax())] if placed else list(range(len(weights.client)))
 
 
 def is_placed(method: Method, weights: Tensor) -> bool:
@@ -126,16 +178,11 @@ class _Inputs:
         return component_step(components, joint), gaussian_moments(joint, self.z)
 
 
-def _look(
-    method: Method, network: Network, data: LocalData, broadcast: Broadcast, weights: Weights
-) -> tuple[Tensor | None, Tensor, _Inputs]:
-    """Return the shared features (split topology), log L_k (samples, clusters), and the inputs as they are modelled.
-
-    A client that the server assigns to a cluster looks at this one only.
-    """
-    placed = is_placed(method, weights.client)
-    columns = [int(weights.client.argmax())] if placed else list(range(len(weights.client)))
-    features, logits = forward(network, broadcast.ensemble.select(columns), data.inputs)
+def _likelihood(
+    method: Method, network: Network, data: LocalData, broadcast: Broadcast, weights: Weights, logits: Tensor
+) -> tuple[Tensor, _Inputs]:
+    """Return log L_k (samples, clusters) and the inputs as they are modelled, from the logits of `columns_of`."""
+    columns = columns_of(method, weights)
     log_prob = -cross_entropy_per_cluster(logits, data.labels)
     inputs, log_density = _Inputs(), None
     if weights.components is not None:
@@ -150,7 +197,7 @@ def _look(
     seen = method.formulation.log_likelihood(log_prob, data.labels, broadcast.class_shares[columns], log_density)
     log_likelihood = seen.new_full((len(data), len(weights.client)), -torch.inf)
     log_likelihood[:, columns] = seen
-    return features, log_likelihood, inputs
+    return log_likelihood, inputs
 
 
 def parameter_distances(network: Network, received: Ensemble, trained: Ensemble) -> Tensor:
@@ -183,23 +230,26 @@ def _prototypes(method: Method, features: Tensor | None, data: LocalData) -> Pro
     return None
 
 
-def _signature(
-    method: Method, network: Network, sgd: LocalSGD, data: LocalData, broadcast: Broadcast, client: int, seed: int
-) -> Tensor | None:
-    """Return what a client sends once: its update of the initial model, or what the distance makes of its data."""
-    if "signatures" in method.needs and isinstance(method.distance, Signs):
-        return method.distance.signature(data.inputs, data.labels)
-    if "first updates" not in method.needs:
-        return None
+def _first_update(
+    network: Network, sgd: LocalSGD, data: LocalData, broadcast: Broadcast, client: int, seed: int
+) -> Job:
+    """Plan one local epoch from the initial model."""
     assert broadcast.anchor is not None
-    anchor, ones = broadcast.anchor, data.inputs.new_ones(len(data), 1)
+    anchor = broadcast.anchor
     once = replace(sgd, epochs=1, proximal=0.0)
-    batches = batch_indices(
-        len(data), once, rng.torch_generator(seed, "signature", client), singles=not network.buffers
-    )
-    plan = Plan(anchor, torch.ones(1, 1), ones, anchor)
+    generator = rng.torch_generator(seed, "signature", client)
+    batches = batch_indices(len(data), once, generator, singles=not network.buffers)
+    plan = Plan(anchor, torch.ones(1, 1), data.inputs.new_ones(len(data), 1), anchor)
     features = embed(network, anchor.extractor(0), data.inputs) if anchor.topology == "split" else None
-    with rng.scoped(seed, "signature", client):
-        trained = train(network, plan, features, data, batches, once)
-    before, after = (flatten(model.heads, model.extractors, network.buffers) for model in (anchor, trained))
-    return (after - before)[0]
+    return Job(plan, features, data, batches, once, (seed, "signature", client))
+
+
+def _signature(method: Method, network: Network, work: Work, trained: Ensemble | None) -> Tensor | None:
+    """Return what a client sends once: its update of the initial model, or what the distance makes of its data."""
+    if trained is not None:
+        anchor = work.jobs[1].plan.start
+        before, after = (flatten(model.heads, model.extractors, network.buffers) for model in (anchor, trained))
+        return (after - before)[0]
+    if work.first and "signatures" in method.needs and isinstance(method.distance, Signs):
+        return method.distance.signature(work.data.inputs, work.data.labels)
+    return None

@@ -149,6 +149,9 @@ class Config(Section):
     training: TrainingConfig = TrainingConfig()
     evaluation: EvaluationConfig = EvaluationConfig()
     seed: int = Field(0, ge=0, description="the seed of everything")
+    engine: Literal["auto", "sequential", "batched"] = Field(
+        "auto", description="one client after another, or all as one program; auto: batched where that is faster"
+    )
     device: str = Field("cpu", description="cpu, cuda, cuda:1, …")
     threads: int | None = Field(None, ge=1, le=1024, description="CPU threads; default 1 for small models, else all")
 

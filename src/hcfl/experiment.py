@@ -15,12 +15,12 @@ from torch import nn
 from hcfl import compose, methods, plugins, rng, rounds, run_folder
 from hcfl.config import Config, ModelConfig, flat_fields, from_flat
 from hcfl.data import Federation, build
-from hcfl.engines import Sequential
+from hcfl.engines import Batched, Sequential
 from hcfl.ensemble import initialise
 from hcfl.errors import InputError
 from hcfl.method import Method
 from hcfl.models import IMAGE_NETWORK_OPTIONS, IMAGE_NETWORKS, MODELS, Builder, Network, Pair, check_pair, default_model
-from hcfl.rounds import Record, Setting
+from hcfl.rounds import Engine, Record, Setting
 from hcfl.run_folder import Row
 from hcfl.state import RunState
 from hcfl.tiers import Assigned
@@ -92,6 +92,7 @@ def prepare(
         identical=isinstance(method.weighting, Assigned),
     )
     config = with_threads(with_local_steps(config, federation), network)
+    config = config.model_copy(update={"engine": chosen_engine(config.engine, network, device)})
     training = config.training
     assert training.batch is not None
     assert training.epochs is not None
@@ -99,13 +100,24 @@ def prepare(
         federation=federation.to(device),
         method=method,
         network=network,
-        engine=Sequential(),
+        engine=ENGINES[config.engine],
         sgd=LocalSGD(training.lr, training.momentum, training.weight_decay, training.batch, training.epochs),
         participation=training.participation,
         newcomers=config.evaluation.newcomers,
         seed=config.seed,
     )
     return Prepared(config, setting, rounds.begin(setting, ensemble.to(device)))
+
+
+ENGINES: dict[str, Engine] = {"sequential": Sequential(), "batched": Batched()}
+
+
+def chosen_engine(engine: str, network: Network, device: torch.device) -> str:
+    """Return which engine `auto` stands for: on a CPU, a convolution over several clients' weights is slower by far."""
+    if engine != "auto":
+        return engine
+    convolves = any(parameter.ndim > 2 for parameter in network.extractor.parameters())
+    return "sequential" if device.type == "cpu" and convolves else "batched"
 
 
 SMALL_CLIENT = 128

@@ -6,6 +6,7 @@ from typing import Literal, Protocol
 import torch
 from torch import Tensor
 
+from hcfl import rng
 from hcfl.ensemble import Ensemble, blend, rows, stack
 from hcfl.errors import InputError
 from hcfl.models import Network
@@ -149,17 +150,33 @@ def _check_proximal(proximal: float) -> None:
         raise InputError(f"proximal = {proximal}: must not be negative")
 
 
-def train(
-    network: Network, plan: Plan, features: Tensor | None, data: LocalData, batches: list[Tensor], sgd: LocalSGD
-) -> Ensemble:
-    """Train what is planned: heads, then the extractor (split), or whole models (full).
+@dataclass(frozen=True)
+class Job:
+    """A training to be done."""
 
-    `features` are those of the extractor that training starts from, in the split topology.
-    """
-    start, anchor, gamma = plan.start, plan.anchor, plan.gamma
+    plan: Plan
+    features: Tensor | None
+    """Of the extractor that training starts from, in the split topology."""
+    data: LocalData
+    batches: list[Tensor]
+    sgd: LocalSGD
+    purpose: tuple[int | str, ...]
+    """Names the random numbers that layers draw in training."""
+
+
+def train(network: Network, job: Job) -> Ensemble:
+    """Train what is planned: heads, then the extractor (split), or whole models (full)."""
+    seed, *purpose = job.purpose
+    with rng.scoped(int(seed), *purpose):
+        return _train(network, job)
+
+
+def _train(network: Network, job: Job) -> Ensemble:
+    data, batches, sgd = job.data, job.batches, job.sgd
+    start, anchor, gamma = job.plan.start, job.plan.anchor, job.plan.gamma
     if start.topology == "split":
-        assert features is not None
-        heads = train_heads(network, start.heads, features, data.labels, gamma, batches, sgd, anchor.heads)
+        assert job.features is not None
+        heads = train_heads(network, start.heads, job.features, data.labels, gamma, batches, sgd, anchor.heads)
         extractor = train_extractor(network, start.extractor(0), heads, data, gamma, batches, sgd, anchor.extractor(0))
         return Ensemble(stack([extractor]), heads, "split")
     models = [

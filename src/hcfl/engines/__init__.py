@@ -1,5 +1,6 @@
-"""Who executes the clients' work. Every engine runs the same `client.take_part`, or must agree with it."""
+"""Who executes the clients' work. `Sequential` is the reference; the others must agree with it."""
 
+from hcfl.engines.batched import Batched
 from hcfl.engines.sequential import Sequential
 
-__all__ = ["Sequential"]
+__all__ = ["Batched", "Sequential"]
