@@ -79,6 +79,23 @@ def test_batch_normalisation_convolutions_and_deep_heads_agree_too(uneven, name,
     agree(one, two)
 
 
+@pytest.mark.parametrize("name", ["mobilenet-v2", "resnet-18"])
+def test_the_image_networks_agree_as_they_are_written_out(name):
+    generator = np.random.default_rng(0)
+    x, y = generator.integers(0, 256, (60, 28, 28, 1), dtype=np.uint8), np.arange(60) % 3
+    federation = Federation.from_arrays(x, y, client=np.arange(60) % 7 % 3)
+    method = build("hcfl+(fedem)")
+    network, ensemble = initialise(MODELS[name], federation.shape, 3, "split", 1, 0)
+
+    def after_one_round(engine):
+        setting = rounds.Setting(federation, method, network, engine, LocalSGD(lr=0.01, batch=8))
+        return next(rounds.play(setting, rounds.begin(setting, ensemble), 1))[0].server.ensemble
+
+    one, two = after_one_round(Sequential()), after_one_round(Batched())
+    for part in one.extractors:
+        assert_close(one.extractors[part], two.extractors[part], atol=2e-3, rtol=1e-2)
+
+
 def test_running_statistics_of_short_batches_are_those_of_their_own_samples(uneven):
     one, two = (played(uneven, "fedavg", with_statistics, engine) for engine in (Sequential(), Batched()))
     mean = "1.running_mean"

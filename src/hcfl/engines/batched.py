@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
 import torch
 from torch import Tensor, nn
@@ -12,7 +13,7 @@ from hcfl.engines.together import train_together
 from hcfl.ensemble import Ensemble, embed, forward, rows
 from hcfl.local import Job, train
 from hcfl.method import Method
-from hcfl.models import Network
+from hcfl.models import Network, write_out
 from hcfl.state import Broadcast, ClientState, Update
 from hcfl.tiers import Weights
 from hcfl.training import LocalData, LocalSGD
@@ -94,8 +95,16 @@ def train_all(network: Network, jobs: Sequence[Job]) -> list[Ensemble]:
         size = chunk_size(jobs[numbers[0]])
         for start in range(0, len(numbers), size):
             chunk = numbers[start : start + size]
-            done |= dict(zip(chunk, train_together(network, [jobs[number] for number in chunk]), strict=True))
+            done |= dict(
+                zip(chunk, train_together(written_out(network), [jobs[number] for number in chunk]), strict=True)
+            )
     return [done[number] for number in range(len(jobs))]
+
+
+@lru_cache(maxsize=4)
+def written_out(network: Network) -> Network:
+    """Return the network in plain arithmetic: several clients' weights at once are too much for torch's kernels."""
+    return Network(write_out(network.extractor), network.head)
 
 
 def draws(network: Network) -> bool:
