@@ -87,7 +87,7 @@ def test_the_image_networks_agree_as_they_are_written_out(name):
     ensemble = Ensemble(
         *({n: t.double() for n, t in part.items()} for part in (single.extractors, single.heads)), "split"
     )
-    generator, sgd, jobs = torch.Generator().manual_seed(0), LocalSGD(lr=0.01, batch=8), []
+    generator, sgd, jobs = torch.Generator().manual_seed(0), LocalSGD(lr=1e-4, batch=8), []
     for client, samples in enumerate((12, 11)):
         data = LocalData(
             torch.randn(samples, 28, 28, 1, generator=generator).double(), torch.arange(samples) % 3, classes=3
