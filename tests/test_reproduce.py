@@ -3,12 +3,13 @@
 import csv
 import json
 import re
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
 from hcfl import experiments, reproduce
 from hcfl.cli import main
-from hcfl.config import Config
+from hcfl.config import Config, from_flat
 from hcfl.errors import InputError
 from hcfl.method import Method
 from hcfl.methods import build
@@ -46,16 +47,42 @@ def test_every_printed_number_of_the_paper_has_its_place(name):
         printed = [row for row in csv.DictReader(file) if row["table"] == table.paper]
     found = {
         (row.paper["method"], row.paper["setting"], column.paper["dataset"], column.paper["scenario"], metric)
-        for row in table.rows
+        for row in (*table.rows, *table.quoted)
         for column in table.columns
         for metric in table.metrics
         if experiments.paper_value(table, row, column, metric) is not None
     }
-    elsewhere = {"Baselines (best)", "HCFL+ (best in main)"}  # rows of small-rho that are rows of main
     for row in printed:
         key = tuple(row[part] for part in ("method", "setting", "dataset", "scenario", "metric"))
-        if row["method"] not in elsewhere and row["metric"] != "samples":
+        if row["metric"] != "samples":  # the class table, below
             assert key in found, key
+
+
+def test_the_paper_s_class_table_has_each_pair_of_classes_whole_in_one_cluster():
+    table = experiments.paper_class_table()
+    assert [len(row) for row in table] == [10] * 5
+    assert sorted(sum(row) for row in table) == [9000] * 5
+    assert all(sum(count > 0 for count in row) == 2 for row in table)
+    assert all(sum(count > 0 for count in column) == 1 for column in zip(*table, strict=True))
+
+
+def test_rows_that_stand_in_another_table_are_quoted_and_not_run(tmp_path):
+    table = experiments.load("small-rho")
+    quoted = reproduce.numbers(table, [])
+    assert {number.method for number in quoted} == {"Baselines (best)", "HCFL+ (best in main)"}
+    assert str(quoted[0]) == "– [69.76]"
+    assert len(reproduce.cells_of(table, table.rows, 1, "paper", (), tmp_path)) == 2
+
+
+def test_two_who_run_the_same_take_turns(tmp_path):
+    task = reproduce._task(from_flat(method="fedavg", clients=3, rounds=2), tmp_path)
+    with ThreadPoolExecutor(2) as pool:
+        list(pool.map(reproduce.run, [task, task]))
+    rounds = [json.loads(line)["round"] for line in (task.folder / "metrics.jsonl").read_text().splitlines()]
+    assert rounds == [1, 2]
+    assert task.done
+    (task.folder / reproduce.RESULT).write_text("{")
+    assert not task.done, "what cannot be read is no result"
 
 
 def test_the_paper_s_numbers_are_looked_up_by_row_and_column():
@@ -87,9 +114,10 @@ def test_a_table_runs_resumes_and_shows_ours_beside_the_paper_s(tmp_path, monkey
     assert main(command) == 0
     text = " ".join(capsys.readouterr().out.split())
     assert "Scale: small. Not mobilenet-v2, 200 rounds" in text
+    assert "but mlp, 2 rounds and 6 clients with 300 samples" in text, "what --set says, not what the scale would"
     assert "2 runs, 2 of them still to do" in text
     assert "training samples by cluster" in text
-    folders = sorted((tmp_path / "r" / "small").iterdir())
+    folders = sorted(path for path in (tmp_path / "r" / "small").iterdir() if path.is_dir())
     assert len(folders) == 2
     result = json.loads((folders[0] / reproduce.RESULT).read_text())
     config = Config.load(folders[0] / "config.yaml")

@@ -1,6 +1,7 @@
 """`hcfl reproduce`: run a table of the paper, ours beside theirs; what is already there is not run again."""
 
 import csv
+import fcntl
 import hashlib
 import json
 import multiprocessing
@@ -34,8 +35,16 @@ class Task:
 
     @property
     def done(self) -> bool:
-        """Whether it has already run to its end."""
-        return (self.folder / RESULT).exists()
+        """Whether it has already run to its end, and what it found can be read."""
+        try:
+            return isinstance(self.result(), dict)
+        except (OSError, ValueError):
+            return False
+
+    def result(self) -> dict[str, Any]:
+        """Return what it found."""
+        found: dict[str, Any] = json.loads((self.folder / RESULT).read_text(encoding="utf-8"))
+        return found
 
 
 @dataclass(frozen=True)
@@ -72,9 +81,18 @@ def _task(config: Config, out: Path) -> Task:
 
 
 def run(task: Task, threads: int | None = None) -> None:
-    """Run one task; a folder that an interruption left unfinished is begun anew."""
-    if task.done:
-        return
+    """Run one task; a folder that an interruption left unfinished is begun anew.
+
+    Where somebody else is at it, wait: a lock, unlike a file, does not outlive its owner.
+    """
+    task.folder.parent.mkdir(parents=True, exist_ok=True)
+    with task.folder.with_name(f"{task.folder.name}.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not task.done:
+            _run(task, threads)
+
+
+def _run(task: Task, threads: int | None) -> None:
     if task.folder.exists():
         shutil.rmtree(task.folder)
     prepared = prepare(task.config.model_copy(update={"threads": task.config.threads or threads}))
@@ -129,7 +147,7 @@ def run_all(tasks: Sequence[Task], workers: int, on_done: Callable[[Task, int, i
 
 def measured(cell: Cell, metric: str) -> list[float]:
     """Return one number for each seed, as the paper would print it: accuracies in percent."""
-    return [_measure(json.loads((task.folder / RESULT).read_text()), cell.row.at, metric) for task in cell.tasks]
+    return [_measure(task.result(), cell.row.at, metric) for task in cell.tasks]
 
 
 def _measure(result: dict[str, Any], at: str, metric: str) -> float:
@@ -155,14 +173,15 @@ class Number:
     method: str
     data: str
     metric: str
-    ours: float
+    ours: float | None
     std: float | None
     paper: float | None
 
     def __str__(self) -> str:
+        ours = "–" if self.ours is None else f"{self.ours:.1f}"
         spread = "" if self.std is None else f" ± {self.std:.1f}"
         paper = "" if self.paper is None else f" [{self.paper:g}]"
-        return f"{self.ours:.1f}{spread}{paper}"
+        return f"{ours}{spread}{paper}"
 
 
 def numbers(table: Table, cells: Sequence[Cell]) -> list[Number]:
@@ -174,6 +193,11 @@ def numbers(table: Table, cells: Sequence[Cell]) -> list[Number]:
             std = stdev(values) if len(values) > 1 else None
             paper = experiments.paper_value(table, cell.row, cell.column, metric)
             found.append(Number(cell.row.label, cell.column.label, metric, mean(values), std, paper))
+    for row in table.quoted:
+        for column in table.columns:
+            for metric in table.metrics:
+                paper = experiments.paper_value(table, row, column, metric)
+                found.append(Number(row.label, column.label, metric, None, None, paper))
     return found
 
 
@@ -181,12 +205,11 @@ def extras(table: Table, cells: Sequence[Cell]) -> list[str]:
     """Return what does not fit a cell: classes by cluster, and K over rounds, of the first seed."""
     texts = []
     for cell in cells:
-        result = json.loads((cell.tasks[0].folder / RESULT).read_text())
+        result = cell.tasks[0].result()
         if "class_table" in table.metrics:
-            texts.append(
-                f"{cell.row.label}, {cell.column.label}: training samples by cluster (rows) and class (columns)"
-            )
-            texts += ["  " + " ".join(f"{count:5d}" for count in counts) for counts in result["class_table"]]
+            for whose, counts in (("ours", result["class_table"]), ("the paper's", experiments.paper_class_table())):
+                texts.append(f"{cell.row.label}, {cell.column.label}: training samples by cluster and class, {whose}")
+                texts += ["  " + " ".join(f"{count:5d}" for count in line) for line in counts]
         if "curve" in table.metrics:
             texts.append(f"{cell.row.label}: K by round: {' '.join(map(str, result['clusters']))}")
     return texts
@@ -200,14 +223,14 @@ def write_csv(path: Path, found: Sequence[Number]) -> None:
         writer.writerows(asdict(number) for number in found)
 
 
-def cuts(table: Table, scale: Scale) -> str:
-    """Say what a small scale leaves out."""
+def cuts(table: Table, scale: Scale, config: Config) -> str:
+    """Say what a small scale leaves out, from the configuration of one of its runs."""
     if scale == "paper":
         return "Scale: the paper's."
-    small, full = experiments.small_scale(), table.settings
+    full, data = table.settings, config.data
     return (
         f"Scale: small. Not {full['model']['name']}, {full['training']['rounds']} rounds and 100 clients with all "
-        f"samples, but {small['model']['name']}, {small['training']['rounds']} rounds and {small['data']['clients']} "
-        f"clients with {small['data']['samples']} samples at {small['data']['resize']} pixels. "
+        f"samples, but {config.model.name}, {config.training.rounds} rounds and {data.clients} clients with "
+        f"{data.samples} samples at {data.resize} pixels. "
         "This shows that the table runs, and cannot confirm or contradict the paper."
     )

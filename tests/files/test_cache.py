@@ -52,6 +52,12 @@ def flip(folder):
     (folder / "x.npy").write_bytes(data)
 
 
+def rewrite(path, old, new):
+    data = path.read_bytes()
+    assert old in data
+    path.write_bytes(data.replace(old, new))
+
+
 DAMAGE = {
     "one bit": flip,
     "cut": lambda folder: os.truncate(folder / "x.npy", 100),
@@ -59,6 +65,9 @@ DAMAGE = {
     "array gone": lambda folder: (folder / "test.npy").unlink(),
     "facts gone": lambda folder: (folder / cache.FACTS).unlink(),
     "facts cut": lambda folder: os.truncate(folder / cache.FACTS, 5),
+    "damaged header": lambda folder: rewrite(folder / "x.npy", b"descr", b"de(cr"),
+    "unlike facts": lambda folder: rewrite(folder / cache.FACTS, b'"facts"', b'"pacts"'),
+    "no arrays": lambda folder: (folder / cache.FACTS).write_text('{"checksum": 0, "checksums": {}, "facts": {}}'),
     "other facts": lambda folder: (folder / cache.FACTS).write_text("[]"),
     "another array": lambda folder: np.save(folder / "x.npy", np.arange(12).reshape(4, 3)),
 }

@@ -140,6 +140,10 @@ def test_other_names_of_columns(tmp_path):
         (["train", "valid", "test"], ["test"]),
         (["training/0", "testing/0"], ["testing/0"]),
         (["one", "two", "testimony"], []),
+        (["mnist-train", "mnist-test"], ["mnist-test"]),
+        (["my_train", "my_test"], ["my_test"]),
+        (["train/a/b/x", "test/a/b/x"], ["test/a/b/x"]),
+        (["test-set/train", "test-set/test"], ["test-set/test"]),
     ],
 )
 def test_train_and_test_by_file_name(tmp_path, names, test):
@@ -163,6 +167,8 @@ def bad_parquet(folder, case):
         write_parquet(folder / "test.parquet", data, [0, 1, 0, 1], ("cat", "emu"))
     elif case == "label too large":
         write_parquet(folder / "test.parquet", data, [0, 1, 2, 1], classes)
+    elif case == "label far too large":
+        write_parquet(path, data, [0, 1, 10**10, 1])
     elif case == "no label":
         write_parquet(path, data, [0, 1, None, 1], classes)
     elif case == "no training samples":
@@ -179,6 +185,7 @@ def bad_parquet(folder, case):
         ("no image", r"train.parquet, image 1 of row group 1: cannot be decoded as an image"),
         ("other classes", r"test.parquet: its classes are not those of .*train.parquet"),
         ("label too large", r"test.parquet: has label 2, but labels must be 0 to 1"),
+        ("label far too large", r"train.parquet: has label 10000000000, but labels must be 0 to 3"),
         ("no label", r"train.parquet: some of its labels are missing"),
         ("no training samples", r"its parquet files hold no training samples"),
     ],

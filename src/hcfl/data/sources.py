@@ -62,7 +62,7 @@ def read_images(folder: Path, config: DataConfig) -> Samples:
         paths, make = _reader(folder, config.resize)
         identity = cache.files_identity(folder, paths, config.resize)
     except OSError as error:
-        raise InputError(f"data.source = {str(folder)!r}: cannot be read ({error.strerror})") from None
+        raise InputError(f"data.source = {str(folder)!r}: cannot be read ({error.strerror or error})") from None
     entry, notes = cache.get(cache.location(config.cache_dir), f"{name}-{identity}", make)
     return Samples(
         name=name,

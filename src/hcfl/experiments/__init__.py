@@ -1,6 +1,7 @@
 """The paper's tables as configurations: rows × columns of settings, beside the numbers that the paper prints."""
 
 import csv
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from difflib import get_close_matches
@@ -52,6 +53,8 @@ class Table:
     settings: Settings
     columns: tuple[Column, ...]
     rows: tuple[Row, ...]
+    quoted: tuple[Row, ...] = ()
+    """Rows that the paper prints and that stand in another table; they are not run."""
 
 
 def names() -> tuple[str, ...]:
@@ -68,8 +71,9 @@ def load(name: str) -> Table:
     values = read_yaml(HERE / f"{name}.yaml", "table")
     columns = tuple(Column(label, **parts) for label, parts in values.pop("columns").items())
     rows = tuple(Row(label, **parts) for label, parts in values.pop("rows").items())
-    metrics = tuple(values.pop("metrics"))
-    return Table(name=name, note=values.pop("note", ""), metrics=metrics, columns=columns, rows=rows, **values)
+    quoted = tuple(Row(name, {}, {"method": name, "setting": ""}) for name in values.pop("quoted", ()))
+    metrics, note = tuple(values.pop("metrics")), values.pop("note", "")
+    return Table(name=name, note=note, metrics=metrics, columns=columns, rows=rows, quoted=quoted, **values)
 
 
 def chosen_rows(table: Table, patterns: list[str]) -> tuple[Row, ...]:
@@ -114,6 +118,17 @@ def paper_value(table: Table, row: Row, column: Column, metric: str) -> float | 
         if all(entry[key] == value for key, value in wanted.items()):
             return float(entry["value"])
     return None
+
+
+def paper_class_table() -> list[list[int]]:
+    """Return the paper's table of training samples by cluster and class."""
+    found: dict[tuple[int, int], int] = {}
+    for entry in _paper():
+        if entry["metric"] == "samples":
+            label, cluster = (int(number) for number in re.findall(r"class (\d+) cluster (\d+)", entry["setting"])[0])
+            found[cluster, label] = int(float(entry["value"]))
+    clusters, labels = (sorted({key[axis] for key in found}) for axis in (0, 1))
+    return [[found[cluster, label] for label in labels] for cluster in clusters]
 
 
 def _paper() -> list[dict[str, str]]:

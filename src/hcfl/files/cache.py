@@ -6,6 +6,7 @@ import shutil
 import time
 import zlib
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from hashlib import blake2b
 from pathlib import Path
@@ -70,7 +71,7 @@ def get(root: Path, name: str, make: Callable[[], Entry]) -> tuple[Entry, tuple[
         _store(root, folder, entry)
         entry = _load(folder) or entry
     except OSError as error:
-        notes.append(f"{name} cannot be kept in the cache {root} ({error.strerror})")
+        notes.append(f"{name} cannot be kept in the cache {root} ({error.strerror or error})")
     return entry, tuple(notes)
 
 
@@ -82,10 +83,12 @@ def _load(folder: Path) -> Entry | None:
     try:
         said = json.loads((folder / FACTS).read_text(encoding="utf-8"))
         expected = said["checksums"]
+        if said["checksum"] != _facts_checksum(expected, said["facts"]):
+            return None
         arrays = {name: np.load(folder / f"{name}.npy", mmap_mode="c", allow_pickle=False) for name in expected}
         intact = all(_checksum(array) == expected[name] for name, array in arrays.items())
         return Entry(arrays, said["facts"]) if intact else None
-    except (OSError, ValueError, KeyError, TypeError, EOFError):
+    except Exception:  # a damaged header can raise nearly anything
         return None
 
 
@@ -98,7 +101,8 @@ def _store(root: Path, folder: Path, entry: Entry) -> None:
         for name, array in entry.arrays.items():
             np.save(partial / f"{name}.npy", array, allow_pickle=False)
         checksums = {name: _checksum(array) for name, array in entry.arrays.items()}
-        said = {"checksums": checksums, "facts": dict(entry.facts)}
+        facts = json.loads(json.dumps(dict(entry.facts)))  # as they will be read
+        said = {"checksum": _facts_checksum(checksums, facts), "checksums": checksums, "facts": facts}
         (partial / FACTS).write_text(json.dumps(said), encoding="utf-8")
         try:
             partial.rename(folder)
@@ -111,8 +115,13 @@ def _store(root: Path, folder: Path, entry: Entry) -> None:
 
 def _sweep(root: Path) -> None:
     for path in root.glob(f"{PARTIAL}*"):
-        if time.time() - path.stat().st_mtime > ABANDONED:
-            shutil.rmtree(path, ignore_errors=True)
+        with suppress(OSError):  # somebody has just finished it
+            if time.time() - path.stat().st_mtime > ABANDONED:
+                shutil.rmtree(path, ignore_errors=True)
+
+
+def _facts_checksum(checksums: Mapping[str, int], facts: Mapping[str, Any]) -> int:
+    return zlib.crc32(json.dumps([checksums, facts], sort_keys=True).encode())
 
 
 def _checksum(array: NDArray[Any]) -> int:

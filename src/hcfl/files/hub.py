@@ -30,4 +30,6 @@ def download(source: str, repository: str, folder: Path) -> None:
         finally:
             shutil.rmtree(partial, ignore_errors=True)
     except OSError as error:
-        raise InputError(f"data.data_dir = {str(folder.parent)!r}: cannot be written ({error.strerror})") from None
+        raise InputError(
+            f"data.data_dir = {str(folder.parent)!r}: cannot be written ({error.strerror or error})"
+        ) from None

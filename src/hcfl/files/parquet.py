@@ -14,7 +14,7 @@ from hcfl.files.cache import Entry
 from hcfl.files.images import Chunk, decode_chunk, join
 from hcfl.files.workers import each
 
-SPLIT = re.compile(r"(train|test|valid|val|dev)(?:ing|ation)?(?![a-z])")
+SPLIT = re.compile(r"(?<![a-z])(train|test|valid|val|dev)(?:ing|ation)?(?![a-z])")
 LABELS = ("label", "labels", "fine_label")
 """What the column of classes is called, by preference; otherwise it is the only one that the metadata call so."""
 
@@ -59,11 +59,12 @@ def read(folder: Path, paths: list[Path], resize: int | None, workers: int | Non
 
     x = join(chunks(), total)
     y = np.concatenate(labels)
-    classes = parts[0].classes or tuple(str(label) for label in range(int(y.max()) + 1))
-    if y.min() < 0 or y.max() >= len(classes):
-        bad = int(np.flatnonzero((y < 0) | (y >= len(classes)))[0])
+    limit = total if parts[0].classes is None else len(parts[0].classes)
+    if y.min() < 0 or y.max() >= limit:
+        bad = int(np.flatnonzero((y < 0) | (y >= limit))[0])
         owner = parts[int(np.searchsorted(np.cumsum([part.rows for part in parts]), bad, side="right"))]
-        raise InputError(f"{owner.path}: has label {y[bad]}, but labels must be 0 to {len(classes) - 1}")
+        raise InputError(f"{owner.path}: has label {y[bad]}, but labels must be 0 to {limit - 1}")
+    classes = parts[0].classes or tuple(str(label) for label in range(int(y.max()) + 1))
     arrays: dict[str, NDArray[Any]] = {"x": x, "y": y}
     if any(part.test for part in parts):
         arrays["test"] = np.arange(total) >= sum(part.rows for part in parts if not part.test)
@@ -71,11 +72,11 @@ def read(folder: Path, paths: list[Path], resize: int | None, workers: int | Non
 
 
 def test_files(folder: Path, paths: list[Path]) -> set[Path]:
-    """Return the files of the test set by their or their folder's name; without any, those of the validation set."""
+    """Return the files of the test set by their or their folders' names; without any, those of the validation set."""
     splits = {}
     for path in paths:
-        words = path.relative_to(folder).with_suffix("").parts[-2:]
-        found = [match[1] for word in reversed(words) if (match := SPLIT.match(word.lower()))]
+        words = path.relative_to(folder).with_suffix("").parts
+        found = [match for word in reversed(words) for match in reversed(SPLIT.findall(word.lower()))]
         splits[path] = found[0] if found else "train"
     named = {path for path, split in splits.items() if split == "test"}
     return named or {path for path, split in splits.items() if split != "train"}

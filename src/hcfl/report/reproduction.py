@@ -16,6 +16,9 @@ from hcfl.experiments import Scale
 OUT = Path("runs") / "reproduce"
 """Where runs and tables go unless told otherwise."""
 
+WIDEST = 200
+"""Characters: a wide table is better than one that cuts names short."""
+
 
 def show(
     name: str,
@@ -30,8 +33,8 @@ def show(
     """Run what is missing and show the table."""
     table = experiments.load(name)
     chosen = experiments.chosen_rows(table, rows)
-    console.print(f"{table.title}. {reproduce.cuts(table, scale)}", highlight=False)
     cells = reproduce.cells_of(table, chosen, seeds, scale, changes, out)
+    console.print(f"{table.title}. {reproduce.cuts(table, scale, cells[0].tasks[0].config)}", highlight=False)
     tasks = dict.fromkeys(task for cell in cells for task in cell.tasks)
     waiting = sum(not task.done for task in tasks)
     console.print(f"{len(tasks)} runs, {waiting} of them still to do, in {out / scale}", highlight=False)
@@ -45,7 +48,9 @@ def show(
     reproduce.run_all(list(tasks), workers or os.cpu_count() or 1, done)
     found = reproduce.numbers(table, cells)
     reproduce.write_csv(out / f"{name}-{scale}.csv", found)
-    console.print(_shown(table, found))
+    shown = _shown(table, found)
+    width = max(console.width, console.measure(shown, options=console.options.update(width=WIDEST)).maximum)
+    console.print(shown, width=width, crop=False, soft_wrap=True)
     for line in reproduce.extras(table, cells):
         console.print(line, highlight=False, soft_wrap=True)
     if table.note:
@@ -58,7 +63,7 @@ def _shown(table: experiments.Table, found: Sequence[reproduce.Number]) -> Shown
     shown = Shown(title=f"{table.title}: ours [the paper's]", box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
     metrics = list(dict.fromkeys(number.metric for number in found))
     for column in ("method", "data"):
-        shown.add_column(column)
+        shown.add_column(column, no_wrap=True)
     for metric in metrics:
         shown.add_column(metric.replace("_", " "), justify="right", no_wrap=True)
     lines: dict[tuple[str, str], list[str]] = {}
