@@ -120,7 +120,8 @@ def play_round(setting: Setting, state: RunState) -> tuple[RunState, Record]:
     # 3. Server: aggregate, distances (tier 4), adapt (tier 3).
     if not all(is_finite(update) for update in updates):
         lr = setting.sgd.lr
-        raise InputError(f"training.lr = {lr:g}: training diverged in round {message.round}; try a smaller one")
+        also = ", or a model without batch normalisation, which a few samples can upset" if network.buffers else ""
+        raise InputError(f"training.lr = {lr:g}: training diverged in round {message.round}; try a smaller one{also}")
     after = server.conclude(method, network, state.server, updates)
 
     # 4. Evaluate and record.
