@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from hcfl import checkpoint, rounds
+from hcfl.clusters import Merge, Move, Removal, Split
 from hcfl.errors import InputError
 from hcfl.methods import METHODS, build
 from helpers import play, same, setting
@@ -40,6 +41,7 @@ def test_what_is_saved_is_what_is_loaded(planted, name, tmp_path):
     for field in ("weights", "members", "sizes", "last_seen"):
         assert torch.equal(getattr(loaded.server, field), getattr(state.server, field))
     assert (loaded.server.counts is None) == (state.server.counts is None)
+    assert state.server.counts is None or torch.equal(loaded.server.counts, state.server.counts)
     assert loaded.clients.keys() == state.clients.keys()
     for client, own in state.clients.items():
         other = loaded.clients[client]
@@ -56,6 +58,7 @@ def test_what_is_saved_is_what_is_loaded(planted, name, tmp_path):
     for mine, theirs in zip(loaded.newcomers, state.newcomers, strict=True):
         same_weights(mine, theirs)
     assert torch.equal(scaling.mean, planted.scaling.mean)
+    assert torch.equal(scaling.std, planted.scaling.std)
 
 
 @pytest.mark.parametrize("name", ["hcfl+(fedrc)", "fedsoft", "fedgmm", "stocfl", "fedgroup"])
@@ -69,6 +72,18 @@ def test_playing_on_from_a_checkpoint_equals_never_having_stopped(planted, tmp_p
     same(played[-1][0].server.ensemble.heads, whole.server.ensemble.heads)
     for (_, again), record in zip(played, records[4:], strict=True):
         assert replace(again, seconds=0.0) == replace(record, seconds=0.0)
+
+
+def test_every_kind_of_change_is_saved(planted, tmp_path):
+    state, _ = play(planted, build("fedavg"), 1)
+    changes = (
+        Split(1, 0, 1, (0, 2), (1,), "halve", 0.9, 0.25, 0.5),
+        Merge(2, into=0, gone=1, distance=0.125, threshold=0.5),
+        Move(3, clients=(4, 5), to=(0, 0)),
+        Removal(4, cluster=7),
+    )
+    checkpoint.save(tmp_path, replace(state, server=replace(state.server, changes=changes)), planted.scaling)
+    assert checkpoint.load(tmp_path)[0].server.changes == changes
 
 
 def test_another_format_is_refused(planted, tmp_path):

@@ -11,12 +11,26 @@ from hcfl import rng
 from hcfl.client import catch_up, parameter_distances, take_part
 from hcfl.clusters import Removal, Split
 from hcfl.ensemble import Ensemble, forward, initialise, rows
+from hcfl.local import ClusterModels, OwnModel
 from hcfl.methods import Method, build
 from hcfl.models import MODELS, Network
 from hcfl.state import Broadcast, ClientState
-from hcfl.tiers import Conditional, Fixed, SoftEM, Weights
+from hcfl.tiers import (
+    Assigned,
+    Conditional,
+    Correlation,
+    FeatureNormDistance,
+    Fixed,
+    FuzzyCMeans,
+    HardByParameters,
+    Joint,
+    SoftEM,
+    SplitAndRemove,
+    Weights,
+)
 from hcfl.tiers.formulation import class_counts, objective
-from hcfl.training import LocalData, LocalSGD, batch_indices, train_extractor
+from hcfl.tiers.gaussians import feature_moments, found, mixture_log_density
+from hcfl.training import LocalData, LocalSGD, batch_indices, train_extractor, train_heads
 
 SGD = LocalSGD(lr=0.1, batch=8)
 
@@ -253,3 +267,125 @@ def test_a_client_of_one_sample_does_not_train_a_batch_normalisation():
     network, ensemble = initialise(with_statistics, (4,), 3, "split", 1, seed=0)
     update, _ = take_part(method, network, SGD, data(1), replace(broadcast, ensemble=ensemble), 7, None, seed=0)
     assert torch.equal(update.extractors["0.weight"], ensemble.extractors["0.weight"])
+
+
+def first_update(sgd, round_=1, build_network=None):
+    """What a StoCFL client sends once."""
+    method = build("stocfl")
+    network, ensemble = initialise(build_network or MODELS["mlp"], (4,), 3, "full", 2, seed=0, identical=True)
+    sent = Broadcast(round_, ensemble, torch.full((2, 3), 1 / 3), (0, 1), (), torch.eye(2))
+    sent = replace(sent, anchor=ensemble.select([0]), common=ensemble.select([0]))
+    return take_part(method, network, sgd, data(), sent, 1, None, seed=0)[0].signature
+
+
+def test_a_signature_is_one_plain_epoch_however_long_and_however_held_clients_train():
+    once = first_update(SGD)
+    assert_close(first_update(replace(SGD, epochs=3)), once, rtol=0, atol=0)
+    assert_close(first_update(replace(SGD, proximal=5.0)), once, rtol=0, atol=0)
+
+
+def test_dropout_in_a_signature_does_not_depend_on_the_round():
+    def dropping(shape, classes):
+        return torch.nn.Sequential(torch.nn.Linear(*shape, 5), torch.nn.Dropout(0.5)), torch.nn.Linear(5, classes)
+
+    assert torch.equal(first_update(SGD, 1, dropping), first_update(SGD, 4, dropping))
+
+
+def test_a_signature_of_one_sample_does_not_train_a_batch_normalisation():
+    method = build("fedgroup")
+    network, ensemble = initialise(with_statistics, (4,), 3, "full", 1, seed=0)
+    sent = Broadcast(1, ensemble, torch.full((1, 3), 1 / 3), (0,), (), torch.ones(2, 1), anchor=ensemble)
+    update, _ = take_part(method, network, SGD, data(1), sent, 1, None, seed=0)
+    assert update.signature.abs().max() == 0
+
+
+def test_a_fuzzy_client_counts_with_its_membership_to_the_power_of_the_fuzzifier():
+    _, network, broadcast = message("fedem", 2)
+    method = Method(Conditional(), FuzzyCMeans(3.0), Fixed(), None, "full", 2, OwnModel(proximal=0.0), name="mine")
+    update, _ = take_part(method, network, SGD, data(), broadcast, 7, None, seed=0)
+    assert 0 < update.weights.min() < 0.5
+    assert_close(update.mass, update.weights.unsqueeze(0) ** 3)
+
+
+def test_the_objective_is_that_of_the_weights_a_client_sends():
+    # Cluster 1 is planted where training of cluster 0 ends: the client settles there.
+    method, network, broadcast = message("fesem", 2)
+    state = ClientState(0, (0, 1), Weights(torch.tensor([1.0, 0.0])))
+    trained, _ = take_part(method, network, SGD, data(), broadcast, 0, state, seed=0)
+    ends = Ensemble(
+        {name: torch.cat([t[:1], trained.extractors[name]]) for name, t in broadcast.ensemble.extractors.items()},
+        {name: torch.cat([t[:1], trained.heads[name]]) for name, t in broadcast.ensemble.heads.items()},
+        "full",
+    )
+    update, _ = take_part(method, network, SGD, data(), replace(broadcast, ensemble=ends), 0, state, seed=0)
+    assert update.weights.tolist() == [0.0, 1.0]
+    _, logits = forward(network, ends, data().inputs)
+    expected = -cross_entropy(logits[:, 1], data().labels, reduction="sum").item()
+    assert update.objective == pytest.approx(expected, rel=1e-5)
+
+
+def with_gaussians(weighting, clusters=2, local=None):
+    """A Joint method, its network, and what it sends in round 2, when the models have left the initial one."""
+    method = Method(Joint(2, 3), weighting, Fixed(), None, "full", clusters, local or ClusterModels(), name="mine")
+    network, ensemble = initialise(MODELS["mlp"], (4,), 3, "full", 2, seed=0)
+    anchor = initialise(MODELS["mlp"], (4,), 3, "full", 1, seed=9)[1]
+    features = network.embed(anchor.extractor(0), data().inputs).detach()
+    gaussians = found(feature_moments(features), 2, 3, 1e-3)
+    sent = Broadcast(2, ensemble, torch.full((2, 3), 1 / 3), (0, 1), (), torch.eye(2), anchor=anchor)
+    return method, network, features, replace(sent, gaussians=gaussians)
+
+
+def test_inputs_are_embedded_by_the_initial_model_not_by_today_s():
+    method, network, features, sent = with_gaussians(SoftEM())
+    raw, _ = take_part(method, network, SGD, data(), replace(sent, gaussians=None), 0, None, seed=0)
+    assert_close(raw.moments.first[0], features.double().sum(dim=0))
+    later, _ = take_part(method, network, SGD, data(), sent, 0, None, seed=0)
+    z = sent.gaussians.embed(features).double()
+    assert_close(later.moments.second.sum(dim=0), (z**2).sum(dim=0), rtol=1e-4, atol=1e-6)
+
+
+def test_a_client_keeps_its_mixing_of_gaussians_when_it_settles_after_training():
+    method, network, _, sent = with_gaussians(HardByParameters())
+    state = ClientState(1, (0, 1), Weights(torch.tensor([0.0, 1.0]), components=torch.full((2, 2), 0.5)))
+    _, after = take_part(method, network, SGD, data(), sent, 1, state, seed=0)
+    assert_close(after.weights.components.sum(dim=1), torch.ones(2))
+    assert after.weights.components[0].tolist() == [0.5, 0.5]
+    assert after.weights.components[1].tolist() != [0.5, 0.5]
+
+
+def test_a_placed_client_looks_at_its_own_cluster_s_mixing_and_shares_only():
+    method, network, features, sent = with_gaussians(Assigned(), None)
+    components = torch.tensor([[0.9, 0.1], [0.2, 0.8]])
+    state = ClientState(1, (0, 1), Weights(torch.tensor([0.0, 1.0]), components=components))
+    update, _ = take_part(method, network, SGD, data(), sent, 1, state, seed=0)
+    _, logits = forward(network, sent.ensemble, data().inputs)
+    density = mixture_log_density(components, sent.gaussians.log_densities(sent.gaussians.embed(features)))[:, 1]
+    expected = density.sum() - cross_entropy(logits[:, 1], data().labels, reduction="sum")
+    assert update.objective == pytest.approx(expected.item(), rel=1e-4)
+    shares = torch.tensor([[0.8, 0.1, 0.1], [0.2, 0.3, 0.5]])
+    update, _ = take_part(
+        replace(method, formulation=Correlation()), network, SGD, data(), replace(sent, class_shares=shares), 1, None, 0
+    )
+    expected = -cross_entropy(logits[:, 1], data().labels, reduction="sum") - shares[1].log()[data().labels].sum()
+    assert update.objective == pytest.approx(expected.item(), rel=1e-5)
+
+
+def test_feature_norms_are_sent_as_means_of_lengths():
+    _, network, broadcast = message("hcfl+(fedrc)", 2)
+    method = Method(Conditional(), SoftEM(), SplitAndRemove(0.3), FeatureNormDistance(), "split", 2, name="mine")
+    update, _ = take_part(method, network, SGD, data(), broadcast, 7, None, seed=0)
+    lengths = network.embed(broadcast.ensemble.extractor(0), data().inputs).detach().norm(dim=1)
+    assert_close(update.prototypes.mean, lengths.mean().view(1))
+    assert_close(update.prototypes.class_means[2, 0], lengths[2::3].mean())
+
+
+def test_a_kept_head_is_trained_on_the_features_of_the_extractor_that_was_kept_with_it():
+    _, network, broadcast = message("hcfl+(fedem)", 2)
+    method = Method(Conditional(), SoftEM(), Fixed(), None, "split", 2, OwnModel(proximal=0.0), name="mine")
+    own = initialise(MODELS["mlp"], (4,), 3, "split", 1, seed=9)[1]
+    state = ClientState(1, (0, 1), Weights(torch.tensor([0.5, 0.5])), own)
+    update, _ = take_part(method, network, SGD, data(), replace(broadcast, round=2), 7, state, seed=0)
+    batches = batch_indices(20, SGD, rng.torch_generator(0, "batches", 2, 7))
+    features = network.embed(own.extractor(0), data().inputs).detach()
+    expected = train_heads(network, own.heads, features, data().labels, torch.ones(20, 1), batches, SGD, own.heads)
+    assert_close(update.heads["weight"], expected["weight"])

@@ -18,6 +18,8 @@ from hcfl.clusters import (
     clusters_after,
     follow,
     merge_weights,
+    missed_split,
+    placed_by,
     remove_weights,
     split_weights,
 )
@@ -100,6 +102,35 @@ def test_a_new_cluster_mixes_gaussians_like_its_parent_and_a_merged_one_like_bot
     after = follow(Weights(torch.tensor([0.5, 0.5]), components=components), (0, 1), changes, client=None)
     # π of clusters 2 and 0: .25·(.2, .8) + .5·(.9, .1) = (.5, .25)
     assert_close(after.components, torch.tensor([[0.2, 0.8], [2 / 3, 1 / 3]]))
+
+
+def test_client_0_follows_its_own_part_like_everybody():
+    moved = split(first=(5,), second=(0,), rule="move")
+    assert follow(Weights(torch.tensor([1.0, 0.0])), (0, 1), [moved], client=0).client.tolist() == [0.0, 0.0, 1.0]
+
+
+def test_placed_are_both_parts_of_a_split_and_whoever_moves():
+    changes = [
+        split(first=(0, 3), second=(1,)),
+        Removal(2, 1),
+        Move(3, clients=(6,), to=(0,)),
+        Merge(4, 0, 2, 0.1, 0.9),
+    ]
+    assert placed_by(changes) == {0, 1, 3, 6}
+
+
+def test_who_missed_the_split_of_its_cluster_has_missed_it_until_a_decision_names_it():
+    own, ids = Weights(torch.tensor([0.0, 1.0])), (5, 8)
+    missed = split(parent=8, child=9, first=(0,), second=(1,), rule="move")
+    assert missed_split(own, ids, [missed], client=7)
+    assert not missed_split(own, ids, [missed], client=1)
+    assert not missed_split(own, ids, [split(parent=5, child=9, rule="move")], client=7), "not its cluster"
+    elsewhere = split(parent=5, child=10, first=(2,), second=(3,), rule="move")
+    assert missed_split(own, ids, [missed, elsewhere], client=7)
+    assert not missed_split(own, ids, [missed, split(parent=8, child=10, second=(7,), rule="move")], client=7)
+    assert not missed_split(own, ids, [missed, Move(2, clients=(7,), to=(9,))], client=7)
+    assert missed_split(own, ids, [missed, Move(2, clients=(6,), to=(9,))], client=7)
+    assert not missed_split(own, ids, [split(parent=8, child=9, rule="halve")], client=7), "soft weights follow by rule"
 
 
 HISTORY = st.lists(st.tuples(st.sampled_from(["split", "remove", "merge", "move"]), st.integers(0, 10)), max_size=8)

@@ -160,10 +160,13 @@ def test_dropout_draws_each_client_s_own_numbers(uneven):
     agree(one, two)
 
 
-def test_auto_is_batched_unless_a_cpu_would_have_to_convolve():
-    dense, images = (Network(*MODELS[name]((32, 32, 3), 4)) for name in ("mlp", "cnn"))
+def test_auto_is_batched_except_on_a_cpu_with_a_large_or_convolving_network():
+    dense, images, large = (
+        Network(*MODELS[name](shape, 4)) for name, shape in (("mlp", (64,)), ("cnn", (32, 32, 3)), ("mlp", (32, 32, 3)))
+    )
     cpu, gpu = torch.device("cpu"), torch.device("cuda")
     assert chosen_engine("auto", dense, cpu) == "batched"
+    assert chosen_engine("auto", large, cpu) == "sequential"
     assert chosen_engine("auto", images, cpu) == "sequential"
     assert chosen_engine("auto", images, gpu) == "batched"
     assert chosen_engine("sequential", dense, gpu) == "sequential"

@@ -9,9 +9,10 @@ import pytest
 import torch
 from torch.testing import assert_close
 
-from hcfl import rounds
+from hcfl import evaluation, rounds
+from hcfl.clusters import Split
 from hcfl.data import Newcomer, Truth
-from hcfl.ensemble import class_log_probs, initialise
+from hcfl.ensemble import class_log_probs, embed, initialise
 from hcfl.evaluation import (
     CHANGE_BYTES,
     Quality,
@@ -23,11 +24,22 @@ from hcfl.evaluation import (
     purity,
     val_accuracy,
 )
+from hcfl.method import Method
 from hcfl.methods import build
 from hcfl.models import MODELS
 from hcfl.server import begin, broadcast, shares
 from hcfl.state import ClientState
-from hcfl.tiers import Weights
+from hcfl.tiers import (
+    ByLabelDistribution,
+    Conditional,
+    Fixed,
+    Joint,
+    SoftEM,
+    SplitAndRemove,
+    UpdateCosine,
+    Weights,
+)
+from hcfl.tiers.gaussians import Gaussians, mixture_log_density
 from helpers import play, setting, start
 
 
@@ -181,3 +193,95 @@ def test_a_change_is_sent_in_the_next_round(planted):
     assert any(record.changes for record in records[:-1])
     for before, after in pairwise(records):
         assert after.down["changes"] == CHANGE_BYTES * planted.clients * len(before.changes)
+
+
+LOG_PROBS = torch.tensor([[[0.8, 0.2], [0.4, 0.6]], [[0.5, 0.5], [0.1, 0.9]]]).log()
+BOTH = torch.tensor([1, 0])
+EVEN = torch.full((2, 2), 0.5)
+
+
+def test_a_newcomer_goes_on_from_its_own_weights():
+    newcomer = Newcomer("n", BOTH, torch.tensor([0, 0]), BOTH, BOTH)
+    start = Weights(torch.tensor([0.25, 0.75]))
+    # (.25·.5, .75·.1) → (5/8, 3/8); (.25·.8, .75·.4) → (2/5, 3/5)
+    found = newcomer_step(build("fedem"), newcomer, LOG_PROBS, None, EVEN, start).client
+    assert_close(found, torch.tensor([0.5125, 0.4875]))
+
+
+def test_a_newcomer_mixes_gaussians_from_its_own_weights_too():
+    newcomer = Newcomer("n", BOTH, torch.tensor([0, 0]), BOTH, BOTH)
+    start = Weights(torch.tensor([0.25, 0.75]), components=torch.tensor([[0.5, 0.5], [0.25, 0.75]]))
+    densities = torch.tensor([[1.0, 1.0], [0.2, 0.6]]).log()
+    found = newcomer_step(build("fedgmm", clusters=2), newcomer, LOG_PROBS, densities, EVEN, start)
+    # Sample 1: p_k(z) = (.4, .5), γ ∝ (.25·.5·.4, .75·.1·.5) → (4/7, 3/7), within clusters (1/4, 3/4) and (.1, .9).
+    # Sample 0: p_k(z) = 1, γ ∝ (.25·.8, .75·.4) → (2/5, 3/5), within clusters as they were.
+    assert_close(found.client, torch.tensor([17 / 35, 18 / 35]))
+    assert_close(found.components, torch.tensor([[6 / 17, 11 / 17], [3 / 16, 13 / 16]]))
+
+
+def test_a_newcomer_is_placed_by_its_class_shares_where_the_method_does_so():
+    method = Method(Conditional(), ByLabelDistribution(), Fixed(), None, "full", 2, name="mine")
+    newcomer = Newcomer("n", torch.tensor([0, 0, 1]), torch.tensor([0, 0, 1]), BOTH, BOTH)
+    shares = torch.tensor([[0.1, 0.9], [0.7, 0.3]])
+    # Two thirds of its labels are 0, as in cluster 1; cluster 0 has the lower loss.
+    found = newcomer_step(method, newcomer, LOG_PROBS, None, shares, Weights(torch.tensor([0.5, 0.5]))).client
+    assert found.tolist() == [0.0, 1.0]
+
+
+def test_bytes_of_gaussians_go_to_all_and_the_initial_model_to_those_who_are_new():
+    method = build("fedgmm", clusters=2)
+    _, ensemble = initialise(MODELS["mlp"], (4,), 3, "full", 2, 0)
+    gaussians = Gaussians(torch.zeros(32), torch.zeros(32, 5), torch.zeros(3, 5), torch.ones(3, 5))
+    state = replace(begin(method, ensemble, clients=5, classes=3), round=1, gaussians=gaussians)
+    old = ClientState(1, (0, 1), Weights(torch.ones(2) / 2, components=torch.full((2, 3), 1 / 3)))
+    sent = bytes_down(broadcast(method, state, 3), method, {2: None, 3: old, 4: old})
+    parameters = sum(t[0].numel() for part in (ensemble.extractors, ensemble.heads) for t in part.values())
+    assert sent["other models"] == 4 * (3 * (32 + 32 * 5 + 2 * 3 * 5) + parameters)
+
+
+def test_an_assigned_client_that_missed_the_split_of_its_cluster_is_sent_all_models():
+    method = build("cfl")
+    _, ensemble = initialise(MODELS["mlp"], (4,), 3, "full", 2, 0)
+    split = Split(2, 0, 1, (0,), (1,), "move", 0.9, 0.2, 0.3)
+    state = begin(method, ensemble, clients=3, classes=3)
+    state = replace(state, round=2, changes=(split,), weights=torch.tensor([[1.0, 0.0], [0.0, 1.0], [1.0, 0.0]]))
+    head = 4 * sum(tensor[0].numel() for tensor in ensemble.heads.values())
+    own = ClientState(1, (0,), Weights(torch.ones(1)))
+    sent = [bytes_down(broadcast(method, state, 3), method, {client: own})["heads"] for client in range(3)]
+    assert sent == [head, head, 2 * head]
+
+
+def test_with_gaussians_every_sample_has_its_own_weights_in_val_and_test(planted):
+    method = build("fedgmm")
+    played, _ = play(planted, method, 1)
+    # Untrained models, each for the samples of one Gaussian.
+    network, ensemble = start(planted, method)
+    each = Weights(torch.full((3,), 1 / 3), components=torch.eye(3))
+    state = replace(played.server, ensemble=ensemble, weights=torch.full((12, 3), 1 / 3))
+    clients = {client: replace(known, weights=each) for client, known in played.clients.items()}
+
+    def hits(inputs, labels, weights, with_density=True):
+        scaled = planted.scaling(inputs)
+        log_probs = class_log_probs(network, ensemble, lambda part: scaled[part], len(scaled))
+        z = state.gaussians.embed(embed(network, state.anchor.extractor(0), scaled))
+        density = mixture_log_density(weights.components, state.gaussians.log_densities(z)) if with_density else 0
+        log_weights = weights.client.log().expand(len(scaled), -1) + density
+        return (mixture(log_probs, torch.softmax(log_weights, dim=1)).argmax(dim=1) == labels).double()
+
+    rows = planted.val_rows
+    expected = hits(planted.x[rows], planted.y[rows], each).mean().item()
+    assert val_accuracy(planted, network, method, state, clients) == pytest.approx(expected)
+    assert expected != pytest.approx(hits(planted.x[rows], planted.y[rows], each, with_density=False).mean().item())
+    found = evaluation.test_accuracy(planted, network, method, state, state, (each,) * 3, "persistent")
+    for newcomer, weights, accuracy in zip(planted.newcomers, found.weights, found.per_concept, strict=True):
+        inputs, labels = planted.test_x[newcomer.score_rows], newcomer.score_labels
+        assert accuracy == pytest.approx(hits(inputs, labels, weights).mean().item())
+        assert accuracy != pytest.approx(hits(inputs, labels, weights, with_density=False).mean().item())
+
+
+def test_mixing_of_gaussians_follows_the_splits_of_the_round_itself(planted):
+    method = Method(Joint(2, 4), SoftEM(), SplitAndRemove(1e-6), UpdateCosine(), "full", 2, name="mine")
+    state, records = play(planted, method, 1)
+    assert len(records[0].changes) == 1
+    assert state.server.weights.shape == (12, 3)
+    assert records[0].val is not None

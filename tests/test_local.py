@@ -4,10 +4,12 @@ import pytest
 import torch
 from torch.testing import assert_close
 
-from hcfl.ensemble import Ensemble, blend, mix
+from hcfl.ensemble import Ensemble, blend, embed, initialise, mix
 from hcfl.errors import InputError
-from hcfl.local import ClusterModels, OwnModel
+from hcfl.local import ClusterModels, Job, OwnModel, Plan, train
+from hcfl.models import MODELS
 from hcfl.tiers import Weights
+from hcfl.training import LocalData, LocalSGD
 
 FULL = Ensemble({"e": torch.tensor([[1.0], [2.0]])}, {"h": torch.tensor([[10.0], [20.0]])}, "full")
 SPLIT = Ensemble({"e": torch.tensor([[1.0]])}, FULL.heads, "split")
@@ -59,6 +61,26 @@ def test_an_own_model_starts_from_the_mixture_then_from_where_it_was_left():
     assert later.start is kept
     assert later.anchor.heads["h"].tolist() == [[17.5]]
     assert OwnModel().mass(WEIGHTS.client, hard=False).tolist() == [[0.25, 0.75]]
+
+
+@pytest.mark.parametrize("topology", ["split", "full"])
+def test_every_trained_model_is_pulled_towards_its_own_anchor(topology):
+    network, start = initialise(MODELS["mlp"], (4,), 3, topology, 2, seed=0)
+    anchor = Ensemble(
+        {n: t + 1 for n, t in start.extractors.items()}, {n: t + 2 for n, t in start.heads.items()}, topology
+    )
+    # γ = 0, so that nothing but λ(θ − anchor) moves anything: one step of .1 · .5 · 1, or 2 for heads.
+    plan, data = (
+        Plan(start, torch.eye(2), torch.zeros(4, 2), anchor),
+        LocalData(torch.ones(4, 4), torch.zeros(4).long(), 3),
+    )
+    sgd = LocalSGD(lr=0.1, momentum=0.0, weight_decay=0.0, proximal=0.5)
+    features = embed(network, start.extractor(0), data.inputs) if topology == "split" else None
+    trained = train(network, Job(plan, features, data, [torch.arange(4)], sgd, (0, "test")))
+    for name, before in start.extractors.items():
+        assert_close(trained.extractors[name], before + 0.05)
+    for name, before in start.heads.items():
+        assert_close(trained.heads[name], before + 0.1)
 
 
 def test_settings_are_checked():

@@ -11,6 +11,7 @@ from hcfl.tiers import (
     Conditional,
     Correlation,
     DecomposedCosineGroups,
+    FeatureNormDistance,
     Fixed,
     FuzzyCMeans,
     HardByLoss,
@@ -116,6 +117,11 @@ CSCP = PrototypeDistance("CSCP")
         ((Conditional(), Assigned(), Fixed(), None, "full", 3), "start in one cluster, or in one each"),
         ((Conditional(), Assigned(), Fixed(), None, "full", 1), "wait for splits"),
         ((Conditional(), Assigned(), CFL, WHOLE, "full", None), "cluster of its own, so there is nothing to split"),
+        (
+            (Conditional(), Assigned(), SplitBySpectrum(), UpdateCosine(), "full", None),
+            "cluster of its own, so there is nothing to split",
+        ),
+        ((Conditional(), SoftEM(), SplitAndRemove(0.1), FeatureNormDistance(), "full", 1), "one shared space"),
         ((Conditional(), SoftEM(), MergeSimilar(), UpdateCosine(), "full", 1), "nothing to merge"),
         ((Conditional(), SoftEM(), WeightedKMeans(), None, "full", 3), "so it starts from one cluster"),
         ((Conditional(), Assigned(), WeightedKMeans(), WHOLE, "full", 1), "never looks at a distance"),
@@ -134,3 +140,16 @@ def test_invalid_compositions_are_refused_with_the_reason(choices, reason):
 def test_every_other_composition_is_a_method(formulation, weighting, topology):
     Method(formulation, weighting, Fixed(), None, topology, 3, name="mine")
     Method(formulation, weighting, SplitAndRemove(0.3), UpdateCosine(), topology, 1, name="mine")
+
+
+def test_a_method_needs_what_its_distance_and_its_adaptation_look_at():
+    assert build("fedem").needs == frozenset()
+    assert build("wecfl").needs == {"models"}
+    assert build("fedgroup").needs == {"first updates"}
+    both = Method(Conditional(), SoftEM(), CFL, PrincipalAngles(), "full", 1, name="mine")
+    assert both.needs == {"whole updates", "signatures"}
+
+
+def test_the_initial_model_is_needed_for_first_updates_and_for_embedding():
+    needing = {name for name in METHODS if build(name).uses_anchor}
+    assert needing == {"stocfl", "fedgroup", "fedgmm"}

@@ -4,13 +4,17 @@ import csv
 import json
 import re
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 
 import pytest
+import torch
 
+import hcfl
 from hcfl import experiments, reproduce
 from hcfl.cli import main
 from hcfl.config import Config, from_flat
 from hcfl.errors import InputError
+from hcfl.experiments import Column, Row, Table
 from hcfl.method import Method
 from hcfl.methods import build
 
@@ -90,6 +94,7 @@ def test_the_paper_s_numbers_are_looked_up_by_row_and_column():
     row = next(row for row in table.rows if row.label == "HCFL+ (FedRC), ρ = 0.3")
     found = [experiments.paper_value(table, row, table.columns[0], metric) for metric in table.metrics]
     assert found == [69.33, 69.67, 3.0]
+    assert [experiments.paper_value(table, row, column, "val") for column in table.columns] == [69.33, 39.97, 42.6]
     published = [row for row in table.rows if row.label.startswith("CFL (0.4, 1.6)")]
     assert [dict(row.settings["method"]).get("max_coordinate", False) for row in published] == [True, False]
     assert {experiments.paper_value(table, row, table.columns[0], "val") for row in published} == {61.55}
@@ -149,6 +154,61 @@ def test_tables_share_runs_and_seeds_do_not(tmp_path):
     assert others[0].tasks[0].folder in folders
     faster = reproduce.cells_of(ablation, ablation.rows[:1], 1, "paper", [("device", "cuda")], tmp_path)
     assert faster[0].tasks[0].folder == others[0].tasks[0].folder, "where it runs is no setting of the experiment"
+    alone = reproduce.cells_of(ablation, ablation.rows[:1], 1, "paper", [("threads", 1)], tmp_path)
+    assert alone[0].tasks[0].folder == others[0].tasks[0].folder
+
+
+def test_numbers_are_means_over_seeds_with_their_sample_deviation(tmp_path):
+    table = experiments.load("main")
+    row = next(row for row in table.rows if row.label == "HCFL+ (FedRC), ρ = 0.3")
+    cells = reproduce.cells_of(table, [row], 3, "paper", (), tmp_path)[:1]
+    for task, val in zip(cells[0].tasks, (0.25, 0.5, 0.75), strict=True):
+        task.folder.mkdir(parents=True)
+        result = {"val": [0.125, val], "test": [None, None], "clusters": [2, 3]}
+        (task.folder / reproduce.RESULT).write_text(json.dumps(result))
+    val, _, clusters = reproduce.numbers(table, cells)
+    assert (val.ours, val.std, val.paper, str(val)) == (50.0, 25.0, 69.33, "50.0 ± 25.0 [69.33]")
+    assert (clusters.ours, clusters.std) == (3.0, 0.0)
+    (one,) = reproduce.cells_of(table, [row], 1, "paper", (), tmp_path)[:1]
+    assert reproduce.numbers(table, [one])[0].std is None
+
+
+def test_threads_that_were_asked_for_stay_and_what_was_left_unfinished_is_begun_anew(tmp_path):
+    values = {"method": {"name": "fedavg"}, "data": {"source": "digits", "clients": 4}, "training": {"rounds": 1}}
+    for asked, used in ((2, 2), (None, 1)):
+        task = reproduce.Task(Config.parse({**values, "threads": asked}), tmp_path / str(asked))
+        task.folder.mkdir()
+        (task.folder / "stale").touch()
+        reproduce.run(task, threads=1)
+        assert Config.load(task.folder / "config.yaml").threads == used
+        assert task.done
+        assert not (task.folder / "stale").exists()
+
+
+def test_the_class_table_counts_every_client_that_has_a_cluster():
+    run = hcfl.run("fedavg", clients=6, rounds=1)
+    federation, state = run.federation, run.state
+
+    def counts(clients):
+        return torch.bincount(torch.cat([federation.y[federation.train[c]] for c in clients]), minlength=10).tolist()
+
+    assert reproduce._class_table(run) == [counts(range(6))]
+    absent = torch.where(torch.arange(6) < 4, state.server.members, -1)
+    fewer = replace(run, state=replace(state, server=replace(state.server, members=absent)))
+    assert reproduce._class_table(fewer) == [counts(range(4))]
+
+
+def test_a_row_s_settings_go_before_its_column_s_and_those_before_the_table_s():
+    column = Column("c", {"data": {"alpha": 2, "beta": 2}}, {})
+    row = Row("r", {"data": {"alpha": 3}}, {})
+    settings = {"data": {"alpha": 1, "beta": 1, "clients": 1}, "model": {"name": "mobilenet-v2", "norm": "group"}}
+    table = Table("t", "", "", "", ("val",), settings, (column,), (row,))
+    paper = experiments.settings_of(table, row, column, "paper")
+    assert paper == {"data": {"alpha": 3, "beta": 2, "clients": 1}, "model": settings["model"]}
+    small = experiments.settings_of(table, row, column, "small")
+    assert small["model"] == experiments.small_scale()["model"], "another model has other settings"
+    assert small["data"]["clients"] == experiments.small_scale()["data"]["clients"]
+    assert settings["data"]["alpha"] == 1, "what was passed in stays as it is"
 
 
 def test_rows_are_chosen_by_name():

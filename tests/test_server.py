@@ -11,6 +11,7 @@ from hcfl.aggregation import Reports, aggregate, own_models, own_updates, weight
 from hcfl.changes import apply
 from hcfl.clusters import Merge, Move, Removal, Split
 from hcfl.ensemble import Ensemble
+from hcfl.local import ClusterModels
 from hcfl.method import Method
 from hcfl.methods import build
 from hcfl.models import MODELS, Network
@@ -20,8 +21,10 @@ from hcfl.tiers import (
     Correlation,
     Decision,
     Fixed,
+    HardByLoss,
     MergeDecision,
     MoveDecision,
+    PrincipalAngles,
     SoftEM,
     SplitAndRemove,
     SplitDecision,
@@ -213,7 +216,7 @@ def test_clients_have_a_cluster_before_they_ever_take_part_only_where_each_has_i
     assert each.weights.tolist() == torch.eye(3).tolist()
 
 
-def shown(method, state, updates):
+def shown(method, state, updates, **changes):
     """What tier 3 is shown at the end of a round."""
     seen = []
 
@@ -222,7 +225,7 @@ def shown(method, state, updates):
             seen.extend(what)
             return Decision()
 
-    server.conclude(replace(method, adaptation=Watch(0.3)), NETWORK, state, updates)
+    server.conclude(replace(method, adaptation=Watch(0.3, **changes)), NETWORK, state, updates)
     return seen
 
 
@@ -231,13 +234,29 @@ COSINE = Method(Conditional(), SoftEM(), SplitAndRemove(0.3), UpdateCosine(), "s
 
 def test_tiers_are_shown_participants_by_id_with_their_own_weights_and_changes():
     state = server.begin(COSINE, ensemble([[1.0], [2.0]]), clients=4, classes=2)
-    updates = [update(1, 1, [[4.0], [0.0]], [0.9, 0.1]), update(3, 1, [[0.0], [7.0]], [0.2, 0.8])]
+    updates = [update(1, 30, [[4.0], [0.0]], [0.9, 0.1]), update(3, 10, [[0.0], [7.0]], [0.2, 0.8])]
     participants, _, _ = shown(COSINE, state, updates)
     assert participants.clients == (1, 3)
     assert participants.members.tolist() == [0, 1]
     assert participants.round == 1
     assert_close(participants.weights, torch.tensor([0.9, 0.8]))
     assert participants.updates.tolist() == [[3.0], [5.0]], "from what was sent, not from the new mean"
+    assert participants.sizes.tolist() == [30.0, 10.0]
+    assert participants.unplaced.tolist() == [True, True]
+    split = Split(0, 0, 1, (0,), (3,), "halve", 0.9, 0.3, 0.5)
+    assert shown(COSINE, replace(state, changes=(split,)), updates)[0].unplaced.tolist() == [True, False]
+
+
+def test_only_where_signatures_are_all_that_counts_are_absent_clients_shown():
+    method = replace(COSINE, distance=PrincipalAngles(1))
+    state = server.begin(method, ensemble([[1.0], [2.0]]), clients=4, classes=2)
+    state = replace(state, members=torch.tensor([0, -1, -1, -1]), signatures={0: torch.eye(2)[:, :1]})
+    new = replace(update(3, 1, [[0.0], [7.0]], [0.2, 0.8]), signature=torch.eye(2)[:, :1])
+    assert shown(method, state, [new])[0].clients == (0, 3)
+    assert shown(method, state, [new], needs="updates")[0].clients == (3,)
+    assert shown(replace(COSINE, adaptation=Fixed(), distance=None), state, [new], uses_distance=False)[0].clients == (
+        3,
+    )
 
 
 def test_a_cluster_is_occupied_by_absent_clients_and_while_somebody_has_not_spoken():
@@ -247,6 +266,9 @@ def test_a_cluster_is_occupied_by_absent_clients_and_while_somebody_has_not_spok
     assert shown(COSINE, server.record(state, [first]), [second])[2].tolist() == [True, True], "client 0 is absent"
     both = [first, replace(second, weights=torch.tensor([0.8, 0.2]))]
     assert shown(COSINE, state, both)[2].tolist() == [True, False]
+    third = server.begin(COSINE, ensemble([[1.0], [2.0], [3.0]]), clients=2, classes=2)
+    only = update(0, 1, [[0.0]] * 3, [1.0, 0.0, 0.0])
+    assert shown(COSINE, third, [only])[2].tolist() == [True, True, False], "nobody starts in one that came later"
 
 
 def test_running_statistics_are_no_part_of_an_update():
@@ -466,3 +488,68 @@ def test_signatures_are_compared_across_rounds_but_updates_are_not():
     state = server.conclude(stocfl, NETWORK, state, [report(2, [1.0, 0.1])])
     assert [(change.into, change.gone) for change in state.changes] == [(0, 2)], "client 0 is absent, and known"
     assert state.members.tolist() == [0, 1, 0], "client 1 never took part and stays alone"
+
+
+def test_the_child_s_counts_are_those_of_its_parent(four):
+    state, reports = four
+    state = replace(state, counts=torch.arange(20.0).view(5, 2, 2))
+    after = apply(state.ensemble, state, decide((1,), (3,)), False, reports)
+    assert after.counts[0].tolist() == [[0.0, 1.0], [2.0, 3.0], [2.0, 3.0]]
+
+
+def test_the_members_of_a_removed_cluster_go_to_the_next_best():
+    heads = [[0.0], [1.0], [2.0]]
+    state = server.begin(build("hcfl+(fedem)", clusters=3), ensemble(heads), clients=2, classes=2)
+    updates = [update(0, 1, heads, [0.3, 0.1, 0.6]), update(1, 1, heads, [0.1, 0.7, 0.2])]
+    reports = Reports.of(updates, state.ensemble)
+    after = apply(state.ensemble, server.record(state, updates), Decision(remove=(2,)), False, reports)
+    assert after.members.tolist() == [0, 1]
+    assert_close(after.weights[0], torch.tensor([0.75, 0.25]))
+
+
+def test_a_cluster_that_takes_no_part_in_a_merge_keeps_its_model():
+    state = server.begin(build("stocfl"), ensemble([[1.0], [2.0], [6.0]], [[0.0]] * 3, "full"), 3, 2)
+    updates = [update(c, 1, [[0.0]], torch.eye(3)[c].tolist(), columns=(c,)) for c in range(3)]
+    state = replace(server.record(state, updates), clusters=(4, 5, 8))
+    merge = Decision(merges=(MergeDecision(0, 1, 0.1, 0.9),))
+    after = apply(state.ensemble, state, merge, True, Reports.of(updates, state.ensemble))
+    assert after.clusters == (4, 8)
+    assert after.ensemble.heads["h"].tolist() == [[1.5], [6.0]]
+    assert after.members.tolist() == [0, 0, 1]
+
+
+def test_a_cluster_whose_client_never_took_part_keeps_its_model_through_a_merge():
+    state = server.begin(build("stocfl"), ensemble([[1.0], [2.0], [6.0]], [[0.0]] * 3, "full"), 3, 2)
+    updates = [update(c, 10, [[0.0]], torch.eye(3)[c].tolist(), columns=(c,)) for c in (0, 1)]
+    merge = Decision(merges=(MergeDecision(0, 1, 0.1, 0.9),))
+    after = apply(state.ensemble, server.record(state, updates), merge, True, Reports.of(updates, state.ensemble))
+    assert after.ensemble.heads["h"].tolist() == [[1.5], [6.0]]
+
+
+def test_a_move_of_soft_weights_leaves_models_and_counts_and_names_clusters_by_id(four):
+    state, reports = four
+    state = replace(state, ensemble=ensemble([[1.0], [2.0]]))
+    after = apply(ensemble([[0.0], [0.0]]), state, Decision(moves=(MoveDecision(2, 1, False),)), False, reports)
+    assert after.ensemble is state.ensemble
+    assert after.weights[2].tolist() == [0.0, 1.0]
+    assert after.counts[2].tolist() == [[2.0, 2.0], [2.0, 2.0]]
+    assert after.changes == (Move(1, clients=(2,), to=(8,)),)
+
+
+def test_the_common_model_is_of_the_clusters_that_clients_have_joined_in_this_round():
+    method = Method(Conditional(), HardByLoss(), Fixed(), None, "full", 2, ClusterModels(0.5, "global"), name="mine")
+    state = server.begin(method, ensemble([[0.0], [0.0]], [[0.0], [0.0]], "full"), clients=2, classes=2)
+    updates = [
+        update(0, 30, [[1.0]], [1.0, 0.0], columns=(0,), extractors=[[3.0]]),
+        update(1, 10, [[5.0]], [0.0, 1.0], columns=(1,), extractors=[[7.0]]),
+    ]
+    after = server.conclude(method, NETWORK, state, updates)
+    assert after.common.heads["h"].tolist() == [[2.0]]
+    assert after.common.extractors["e"].tolist() == [[4.0]]
+
+
+def test_the_initial_model_that_is_kept_is_one():
+    received = ensemble([[1.0], [2.0]], [[3.0], [4.0]], "full")
+    anchor = server.begin(build("fedgmm", clusters=2), received, clients=2, classes=2).anchor
+    assert (anchor.heads["h"].tolist(), anchor.extractors["e"].tolist()) == ([[1.0]], [[3.0]])
+    assert server.begin(build("fedem", clusters=2), received, clients=2, classes=2).anchor is None

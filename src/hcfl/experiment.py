@@ -112,12 +112,18 @@ def prepare(
 ENGINES: dict[str, Engine] = {"sequential": Sequential(), "batched": Batched()}
 
 
+BATCHED_PARAMETERS = 150_000
+"""On a CPU, the largest extractor that is trained for all clients at once: stacked, larger ones leave its caches."""
+
+
 def chosen_engine(engine: str, network: Network, device: torch.device) -> str:
-    """Return which engine `auto` stands for: on a CPU, a convolution over several clients' weights is slower by far."""
+    """Return which engine `auto` stands for: on a CPU, only small dense networks gain from running together."""
     if engine != "auto":
         return engine
-    convolves = any(parameter.ndim > 2 for parameter in network.extractor.parameters())
-    return "sequential" if device.type == "cpu" and convolves else "batched"
+    parameters = list(network.extractor.parameters())
+    dense = all(parameter.ndim <= 2 for parameter in parameters)
+    small = sum(parameter.numel() for parameter in parameters) <= BATCHED_PARAMETERS
+    return "batched" if device.type != "cpu" or (dense and small) else "sequential"
 
 
 SMALL_CLIENT = 128

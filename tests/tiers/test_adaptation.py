@@ -156,6 +156,8 @@ def test_icfl_threshold_by_hand():
     assert rule.threshold(11) == pytest.approx(1 - 0.6795705 ** (10 / 4.911028), abs=1e-3)
     assert SplitBySpectrum(alpha0=0.85, from_start=True).threshold(1) == pytest.approx(0.85)
     assert SplitBySpectrum(alpha0=0.98, from_start=True).threshold(1) == pytest.approx(0.98)
+    # From the start, every round multiplies what is left, .15, by e/4.
+    assert SplitBySpectrum(alpha0=0.85, from_start=True).threshold(3) == pytest.approx(1 - 0.15 * 0.6795705**2)
 
 
 def test_icfl_splits_when_the_leading_singular_value_is_too_small():
@@ -211,3 +213,27 @@ def test_the_linkage_is_complete():
     # 0-2 merge first (.2). By their farthest members 3 is nearer to them (.7) than 1 is (.8).
     distance = torch.tensor([[0.0, 0.8, 0.2, 0.6], [0.8, 0.0, 0.4, 0.9], [0.2, 0.4, 0.0, 0.7], [0.6, 0.9, 0.7, 0.0]])
     assert complete_linkage_halves(distance) == [False, True, False, False]
+
+
+def test_cfl_needs_somebody_beyond_tol2_not_at_it():
+    clients, distance = pulling([[2.0], [-2.0], [2.0], [-2.0]])
+    assert SplitWhenStationary(0.4, 2.0).decide(clients, distance, ALL).splits == ()
+
+
+def test_the_largest_coordinate_counts_whatever_its_sign():
+    clients, distance = pulling([[-2.0], [1.0], [1.0]])
+    assert SplitWhenStationary(0.4, 1.6, max_coordinate=True).decide(clients, distance, ALL).splits
+
+
+def test_icfl_cuts_where_the_second_singular_vector_does():
+    # Two groups at 60°: the leading vector of A is the same for all, only the second has another sign in each.
+    one, other = [1.0, 0.0], [0.5, 0.75**0.5]
+    clients, distance = pulling([one, other, other, one, other, one], clients=[3, 5, 6, 8, 9, 11])
+    (split,) = SplitBySpectrum(alpha0=0.8, from_start=True).decide(clients, distance, ALL).splits
+    assert (split.first, split.second) == ((3, 8, 11), (5, 6, 9))
+    # α_G = 3/4 of six; what is recorded is 1 − α, like a distance
+    assert (split.maximum, split.mean, split.threshold) == (
+        pytest.approx(0.25),
+        pytest.approx(0.25),
+        pytest.approx(0.2),
+    )

@@ -156,6 +156,31 @@ def test_feature_norms_are_compared_by_class_relative_to_the_client_s_own_mean()
     assert_close(mean[0, 2], torch.tensor((48.7 + 1.1) / 2))
 
 
+def test_the_mean_difference_of_feature_norms_is_over_shared_classes_only():
+    # Profiles (.8, 1.6) and (rubbish, .5): class 1 is all they share.
+    norms = Prototypes(
+        class_means=torch.tensor([[[2.0], [4.0]], [[2.0], [4.0]], [[99.0], [1.0]]]),
+        class_counts=torch.tensor([[1.0, 1.0], [1.0, 1.0], [0.0, 3.0]]),
+        mean=torch.tensor([[2.5], [2.5], [2.0]]),
+    )
+    assert_close(FeatureNormDistance("mean").between(participants(prototypes=norms))[0, 2], torch.tensor(1.1))
+
+
+def test_what_whole_updates_say_is_not_what_updates_say():
+    seen = participants(updates=torch.eye(3), whole_updates=torch.ones(3, 2), signatures=-torch.eye(3)[:, :2])
+    assert_close(UpdateCosine(of="whole updates").between(seen), torch.zeros(3, 3), atol=1e-6, rtol=0)
+    assert_close(UpdateCosine(of="updates").between(seen), 1 - torch.eye(3))
+
+
+def test_distances_that_are_not_hcfl_plus_s_or_of_updates_are_unweighted_unless_asked():
+    norms = Prototypes(torch.tensor([[[1.0]], [[3.0]], [[1.0]]]), torch.ones(3, 1), torch.ones(3, 1))
+    evidence = {"prototypes": norms, "models": torch.eye(3), "signatures": plane(0, 30, 90)}
+    for distance in (FeatureNormDistance, ParameterDistance, PrincipalAngles):
+        plain, halved = (distance().between(participants((w,) * 3, **evidence)) for w in (1.0, 0.5))
+        assert_close(halved, plain)
+        assert_close(distance(weighted=True).between(participants((0.5,) * 3, **evidence)), plain / 4)
+
+
 def test_clients_that_share_no_class_have_feature_norm_distance_0():
     counts = torch.tensor([[1.0, 0.0], [0.0, 1.0], [1.0, 1.0]])
     norms = Prototypes(torch.rand(3, 2, 1) + 1, counts, torch.ones(3, 1))

@@ -87,6 +87,23 @@ def test_principal_axes_come_from_summed_moments_alone():
     assert found(summed, 3, 32, 1e-3).axes.shape == (5, 5), "no more axes than features"
 
 
+def test_axes_point_where_their_largest_coordinate_is_positive():
+    for seed in range(5):
+        features = torch.randn(20, 5, generator=torch.Generator().manual_seed(seed))
+        axes = found(feature_moments(features), 2, 5, 1e-3).axes
+        assert (axes.gather(0, axes.abs().argmax(dim=0, keepdim=True)) > 0).all()
+
+
+def test_the_first_variances_have_a_floor_too():
+    flat = torch.tensor([[1.0, 5.0], [3.0, 5.0]])
+    assert_close(found(feature_moments(flat), 1, 2, 0.25).variances, torch.tensor([[1.0, 0.25]]))
+
+
+def test_moments_of_features_are_summed_in_double():
+    moments = feature_moments(torch.tensor([[10000.0], [10001.0]]))
+    assert moments.second.item() == 200020001.0, "in single precision 200020000"
+
+
 def test_em_finds_planted_gaussians():
     generator = torch.Generator().manual_seed(1)
     centres = torch.tensor([[-4.0, 0.0], [0.0, 1.0], [4.0, 0.0]])

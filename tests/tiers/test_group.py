@@ -128,6 +128,13 @@ def test_fedgroup_groups_by_direction_whatever_the_length_of_an_update():
     assert placed.splits == ()
 
 
+def test_a_later_client_is_compared_with_the_direction_of_groups_without_itself():
+    # Cosines with (10, 0) and (0, 1) are .6 and .8. It does not count in the group it happens to be in, however long.
+    updates = torch.tensor([[10.0, 0.0], [0.0, 1.0], [30.0, 40.0]])
+    late = seen([0, 1, 0], 4, [False, False, True], signatures=updates)
+    assert DecomposedCosineGroups(2).decide(late, None, TWO).moves == (MoveDecision(12, 1, with_model=False),)
+
+
 def test_with_too_few_clients_there_are_no_groups():
     assert DecomposedCosineGroups(3).decide(seen([0, 0], signatures=torch.eye(2)), None, ONE).splits == ()
     assert k_means(torch.zeros(5, 2), 2) is None
@@ -150,6 +157,46 @@ def test_weights_decide_where_a_centre_lies():
     assert WeightedKMeans(2).decide(seen([0, 0, 1], 2, models=models), None, TWO).moves == ()
     heavy = seen([0, 0, 1], 2, models=models, sizes=torch.tensor([100.0, 1.0, 1.0]))
     assert WeightedKMeans(2).decide(heavy, None, TWO).moves == (MoveDecision(11, 1, with_model=True),)
+
+
+def test_two_clients_are_enough_for_two_groups():
+    (split,) = HierarchicalOnce(8.0).decide(seen([0, 0]), on_a_line(0.0, 9.0), ONE).splits
+    assert (split.first, split.second) == ((10,), (11,))
+
+
+def test_who_is_exactly_at_the_threshold_joins():
+    late = seen([0, 1, 0], round_=5, unplaced=[False, False, True])
+    decision = HierarchicalOnce(5.0).decide(late, on_a_line(0.0, 20.0, 15.0), TWO)
+    assert decision == Decision(moves=(MoveDecision(12, 1, with_model=False),))
+
+
+def test_who_founds_a_cluster_leaves_its_own_not_the_first():
+    # Clusters 0 at {0} and 1 at {9}; the new client, at 30, has chosen cluster 1 by loss.
+    late = seen([0, 1, 1], round_=5, unplaced=[False, False, True])
+    (split,) = HierarchicalOnce(5.0).decide(late, on_a_line(0.0, 9.0, 30.0), TWO).splits
+    assert (split.parent, split.first, split.second) == (1, (11,), (12,))
+
+
+def test_who_is_settled_stays_even_where_another_cluster_is_nearer():
+    # The client at 7 is 4 from cluster 0, {0, 2, 7}, on average, and 1 from cluster 1.
+    assert HierarchicalOnce(10.0).decide(seen([0, 0, 0, 1], 5), on_a_line(0.0, 2.0, 7.0, 8.0), TWO) == Decision()
+
+
+def test_weights_decide_which_groups_are_founded():
+    # One sample each: {5, 7} costs 2, {7, 11} costs 8. With 100 at 5 and at 7: 200 and 15.8.
+    models = torch.tensor([[5.0], [7.0], [11.0]])
+    for sizes, alone in ((torch.ones(3), (12,)), (torch.tensor([100.0, 100.0, 1.0]), (10,))):
+        (split,) = WeightedKMeans(2).decide(seen([0] * 3, models=models, sizes=sizes), None, ONE).splits
+        assert split.second == alone
+
+
+def test_weights_count_in_the_first_centres_and_in_all_later_ones():
+    # Cluster 0 holds 1, 3 and 9 with nine times the samples: its centre is 85/11 = 7.7, so 9 is nearer to it than to
+    # 11. Unweighted it would be 4.3, and the client at 9 would move.
+    models, sizes = torch.tensor([[1.0], [3.0], [9.0], [11.0]]), torch.tensor([1.0, 1.0, 9.0, 1.0])
+    assert WeightedKMeans(2).decide(seen([0, 0, 0, 1], 2, models=models, sizes=sizes), None, TWO).moves == ()
+    alike = seen([0, 0, 0, 1], 2, models=models)
+    assert WeightedKMeans(2).decide(alike, None, TWO).moves == (MoveDecision(12, 1, with_model=True),)
 
 
 @pytest.mark.parametrize(

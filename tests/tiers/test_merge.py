@@ -60,6 +60,14 @@ def test_the_largest_merges_first_and_its_mean_decides_what_follows():
     assert [(m.into, m.gone) for m in decide(0.4, [0, 1, 2], representations).merges] == [(0, 1), (0, 2)]
 
 
+def test_a_cosine_of_exactly_tau_is_not_above_it():
+    assert decide(0.0, [0, 1], [[1.0, 0.0], [0.0, 1.0]]).merges == ()
+
+
+def test_a_representation_without_length_is_similar_to_nobody():
+    assert decide(0.1, [0, 1, 2], [[0.0, 0.0], [1.0, 0.0], [0.0, 1.0]]).merges == ()
+
+
 def test_clients_of_one_cluster_are_one_representation():
     assert decide(0.9, [3, 3], [[1.0, 0.0], [0.0, 1.0]]).merges == ()
 

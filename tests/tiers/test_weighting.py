@@ -210,6 +210,8 @@ def test_label_distribution_decides_wherever_clusters_differ_in_it():
         assert weights.tolist() == [0.0, 1.0], "its labels are nearer to cluster 1, though 0 has the lower loss"
     alike = Seen(log_l, torch.tensor([0.2, 0.8]), torch.full((2, 2), 0.5))
     assert ByLabelDistribution().e_step(Weights(uniform(2)), alike)[0].client.tolist() == [1.0, 0.0]
+    worse = Seen(log_l.flip(1), alike.class_mix, alike.class_shares)
+    assert ByLabelDistribution().e_step(Weights(uniform(2)), worse)[0].client.tolist() == [0.0, 1.0]
 
 
 def test_fuzzy_memberships_by_hand():
