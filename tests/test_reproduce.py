@@ -246,6 +246,13 @@ def test_a_run_that_fails_is_told_in_one_sentence(capsys, tmp_path, monkeypatch)
     assert "Traceback" not in error
 
 
+def test_a_process_that_dies_is_told_not_waited_for(tmp_path):
+    (tmp_path / "die.py").write_text("import os\n\ndef build(shape, classes):\n    os._exit(3)\n")
+    config = from_flat(method="fedavg", clients=3, model=f"{tmp_path / 'die.py'}:build")
+    with pytest.raises(InputError, match="its process ended with code 3 before it was done"):
+        reproduce.run_apart(reproduce._task(config, tmp_path / "r"), threads=1)
+
+
 def test_tables_are_listed(capsys):
     assert main(["reproduce"]) == 0
     text = capsys.readouterr().out

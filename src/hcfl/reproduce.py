@@ -9,8 +9,9 @@ import os
 import resource
 import shutil
 from collections.abc import Callable, Sequence
-from concurrent.futures import Future, ProcessPoolExecutor, as_completed
+from concurrent.futures import Future, ThreadPoolExecutor, as_completed
 from dataclasses import asdict, dataclass, fields
+from multiprocessing.connection import Connection
 from pathlib import Path
 from statistics import mean, stdev
 from typing import Any
@@ -19,6 +20,8 @@ import torch
 
 from hcfl import experiments
 from hcfl.config import Config, assign
+from hcfl.data import build
+from hcfl.errors import InputError
 from hcfl.experiment import Run, execute, prepare
 from hcfl.experiments import Column, Row, Scale, Table
 
@@ -127,14 +130,14 @@ def _peak_memory(device: str) -> float:
 
 
 def run_all(tasks: Sequence[Task], workers: int, on_done: Callable[[Task, int, int], None]) -> None:
-    """Run what is not there yet, each task in a process of its own."""
+    """Run what is not there yet, each task in a process of its own, so that its memory is its own, too."""
     waiting = [task for task in dict.fromkeys(tasks) if not task.done]
-    context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["hcfl.experiment"])
+    for data, seed in dict.fromkeys((task.config.data, task.config.seed) for task in waiting):
+        build(data, seed)  # decodes and corrupts images on all cores, once; the runs find them in the cache
     workers = max(1, min(workers, len(waiting)))
     threads = max(1, (os.cpu_count() or 1) // workers)  # more threads than cores are slower by far than one each
-    with ProcessPoolExecutor(workers, mp_context=context, max_tasks_per_child=1) as pool:
-        running: dict[Future[None], Task] = {pool.submit(run, task, threads): task for task in waiting}
+    with ThreadPoolExecutor(workers) as pool:
+        running: dict[Future[None], Task] = {pool.submit(run_apart, task, threads): task for task in waiting}
         try:
             for number, future in enumerate(as_completed(running), start=1):
                 future.result()
@@ -143,6 +146,34 @@ def run_all(tasks: Sequence[Task], workers: int, on_done: Callable[[Task, int, i
             for future in running:  # those that have begun end properly
                 future.cancel()
             raise
+
+
+def run_apart(task: Task, threads: int) -> None:
+    """Run one task in a process of its own, and raise here what it raises there."""
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(["hcfl.experiment"])
+    receiver, sender = context.Pipe(duplex=False)
+    process = context.Process(target=_report, args=(sender, task, threads))
+    process.start()
+    sender.close()
+    try:
+        error: Exception | None = receiver.recv()
+    except EOFError:
+        process.join()
+        error = InputError(f"{task.folder.name}: its process ended with code {process.exitcode} before it was done")
+    process.join()
+    if error is not None:
+        raise error
+
+
+def _report(sender: Connection, task: Task, threads: int) -> None:
+    try:
+        run(task, threads)
+        sender.send(None)
+    except InputError as error:
+        sender.send(error)
+    except KeyboardInterrupt:  # whoever waits was interrupted, too, and says so
+        sender.send(InputError(f"{task.folder.name}: was interrupted"))
 
 
 def measured(cell: Cell, metric: str) -> list[float]:
