@@ -49,8 +49,9 @@ def show(
     found = reproduce.numbers(table, cells)
     reproduce.write_csv(out / f"{name}-{scale}.csv", found)
     shown = _shown(table, found)
-    width = max(console.width, console.measure(shown, options=console.options.update(width=WIDEST)).maximum)
-    console.print(shown, width=width, crop=False, soft_wrap=True)
+    if not console.is_terminal:
+        console = Console(file=console.file, width=WIDEST, markup=False)
+    console.print(shown)
     for line in reproduce.extras(table, cells):
         console.print(line, highlight=False, soft_wrap=True)
     if table.note:

@@ -139,7 +139,7 @@ def _shaded(liquid: Layer) -> Layer:
     distance = ndimage.distance_transform_edt(~rims, sampling=(1000, 1, 1)).astype(np.float32)
     relief = ndimage.uniform_filter(np.minimum(distance, 20), (1, 3, 3), mode="mirror")
     relief = np.clip(ndimage.correlate(_equalised(relief), EMBOSS[None], mode="mirror"), 0, 255)
-    lit = liquid * ndimage.uniform_filter(relief, (1, 3, 3), mode="mirror")
+    lit: Layer = liquid * ndimage.uniform_filter(relief, (1, 3, 3), mode="mirror")
     brightest: Layer = np.maximum(lit.max(axis=(1, 2), keepdims=True), np.float32(1e-9))
     return lit / brightest
 
