@@ -65,6 +65,10 @@ def with_images(shape, classes):
     return extractor, nn.Sequential(nn.Linear(9, 5), nn.Tanh(), nn.Linear(5, classes))
 
 
+def without_parameters(shape, classes):
+    return nn.Flatten(), nn.Linear(shape[0], classes)
+
+
 def played(federation, name, model, engine):
     method = build(name)
     network, ensemble = initialise(model, federation.shape, federation.classes, method.topology, method.clusters, 0)
@@ -73,7 +77,7 @@ def played(federation, name, model, engine):
 
 
 @pytest.mark.parametrize("name", ["fedavg", "fedem", "hcfl+(fedrc)", "fedsoft"])
-@pytest.mark.parametrize("model", [with_statistics, with_images])
+@pytest.mark.parametrize("model", [with_statistics, with_images, without_parameters])
 def test_batch_normalisation_convolutions_and_deep_heads_agree_too(uneven, name, model):
     one, two = (played(uneven, name, model, engine) for engine in (Sequential(), Batched()))
     agree(one, two)

@@ -135,7 +135,7 @@ def _train_full(network: Network, jobs: Sequence[Job]) -> list[Ensemble]:
     )
 
     def loss(step: Step, parameters: Params, heads: Params) -> Tensor:
-        features = _embed(network, parameters, statistics, inputs[step.index], step.rows, models=True)
+        features = _embed(network, parameters, statistics, inputs[step.index], step.rows, gamma.shape[1])
         each = {name: tensor.unsqueeze(2) for name, tensor in heads.items()}
         logits = vmap(vmap(partial(network.logits, training=True)))(each, features)  # (clients, models, batch, 1, C)
         return _weighted(logits.squeeze(3).movedim(1, 2), labels[step.index], gamma[step.index], step.share)
@@ -150,16 +150,19 @@ def _train_full(network: Network, jobs: Sequence[Job]) -> list[Ensemble]:
 
 
 def _embed(
-    network: Network, parameters: Params, statistics: Params, inputs: Tensor, rows: Tensor | None, models: bool = False
+    network: Network, parameters: Params, statistics: Params, inputs: Tensor, rows: Tensor | None, models: int = 0
 ) -> Tensor:
-    """Features of every client's batch by its own extractor (or by each of its extractors); statistics follow."""
+    """Features of every client's batch by its own extractor, or by each of its `models`; statistics follow."""
     mine = statistics if rows is None else {name: tensor[rows] for name, tensor in statistics.items()}
 
     def one(parameters: Params, mine: Params, batch: Tensor) -> Tensor:
         return network.embed(parameters | mine, batch, training=True)
 
-    run = vmap(one, in_dims=(0, 0, None), randomness="different") if models else one
+    bare = not parameters and not mine  # nothing to tell models apart by
+    run = vmap(one, in_dims=(0, 0, None), randomness="different") if models and not bare else one
     features: Tensor = vmap(run, randomness="different")(parameters, mine, inputs)
+    if models and bare:
+        features = features.unsqueeze(1).expand(-1, models, -1, -1)
     if rows is not None:
         for name, tensor in mine.items():
             statistics[name][rows] = tensor
