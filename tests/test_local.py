@@ -6,7 +6,7 @@ from torch.testing import assert_close
 
 from hcfl.ensemble import Ensemble, blend, embed, initialise, mix
 from hcfl.errors import InputError
-from hcfl.local import ClusterModels, Job, OwnModel, Plan, train
+from hcfl.local import ClusterModels, Given, Job, OwnModel, Plan, train
 from hcfl.models import MODELS
 from hcfl.tiers import Weights
 from hcfl.training import LocalData, LocalSGD
@@ -27,7 +27,7 @@ def test_a_mixture_is_a_weighted_sum_and_counters_stay_whole():
 
 
 def test_soft_clients_train_all_clusters_and_each_model_counts_in_its_own():
-    plan = ClusterModels().plan(FULL, None, None, WEIGHTS, GAMMA, hard=False)
+    plan = ClusterModels().plan(Given(FULL, WEIGHTS, GAMMA, False, None, None))
     assert plan.start.heads["h"].tolist() == plan.anchor.heads["h"].tolist() == [[10.0], [20.0]]
     assert plan.started.tolist() == torch.eye(2).tolist()
     assert_close(plan.gamma, GAMMA)
@@ -35,7 +35,7 @@ def test_soft_clients_train_all_clusters_and_each_model_counts_in_its_own():
 
 
 def test_hard_clients_train_their_own_and_it_counts_where_they_are_afterwards():
-    plan = ClusterModels().plan(FULL, None, None, WEIGHTS, GAMMA, hard=True)
+    plan = ClusterModels().plan(Given(FULL, WEIGHTS, GAMMA, True, None, None))
     assert plan.start.heads["h"].tolist() == [[20.0]]
     assert plan.started.tolist() == [[0.0, 1.0]]
     assert_close(plan.gamma, GAMMA[:, [1]])
@@ -44,7 +44,7 @@ def test_hard_clients_train_their_own_and_it_counts_where_they_are_afterwards():
 
 def test_the_common_model_is_the_anchor_of_every_trained_one():
     common = Ensemble({"e": torch.tensor([[5.0]])}, {"h": torch.tensor([[7.0]])}, "full")
-    plan = ClusterModels(0.5, "global").plan(FULL, common, None, WEIGHTS, GAMMA, hard=False)
+    plan = ClusterModels(0.5, "global").plan(Given(FULL, WEIGHTS, GAMMA, False, common, None))
     assert plan.anchor.heads["h"].tolist() == [[7.0], [7.0]]
     assert plan.anchor.extractors["e"].tolist() == [[5.0], [5.0]]
     assert ClusterModels(0.5, "global").uses_common
@@ -52,12 +52,12 @@ def test_the_common_model_is_the_anchor_of_every_trained_one():
 
 
 def test_an_own_model_starts_from_the_mixture_then_from_where_it_was_left():
-    first = OwnModel().plan(FULL, None, None, WEIGHTS, GAMMA, hard=False)
+    first = OwnModel().plan(Given(FULL, WEIGHTS, GAMMA, False, None, None))
     assert first.start.heads["h"].tolist() == first.anchor.heads["h"].tolist() == [[17.5]]
     assert first.gamma.tolist() == [[1.0], [1.0]]
     assert first.started.tolist() == [[0.25, 0.75]]
     kept = Ensemble({"e": torch.tensor([[0.0]])}, {"h": torch.tensor([[-1.0]])}, "full")
-    later = OwnModel().plan(FULL, None, kept, WEIGHTS, GAMMA, hard=False)
+    later = OwnModel().plan(Given(FULL, WEIGHTS, GAMMA, False, None, kept))
     assert later.start is kept
     assert later.anchor.heads["h"].tolist() == [[17.5]]
     assert OwnModel().mass(WEIGHTS.client, hard=False).tolist() == [[0.25, 0.75]]

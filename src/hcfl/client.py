@@ -10,7 +10,7 @@ from hcfl import rng
 from hcfl.aggregation import own_parameters
 from hcfl.clusters import follow, missed_split
 from hcfl.ensemble import Ensemble, embed, flatten, forward
-from hcfl.local import Job, Plan, train
+from hcfl.local import Given, Job, Plan, train
 from hcfl.method import Method
 from hcfl.models import Network
 from hcfl.state import Broadcast, ClientState, Update
@@ -91,7 +91,7 @@ def prepare(
     weights = replace(after, components=components)
 
     received, own = broadcast.ensemble, None if state is None else state.own
-    plan = method.local.plan(received, broadcast.common, own, weights, gamma, method.weighting.hard)
+    plan = method.local.plan(Given(received, weights, gamma, method.weighting.hard, broadcast.common, own))
     start = _features(network, plan, received, features, data)
     local = replace(sgd, proximal=method.local.proximal)
     generator = rng.torch_generator(seed, "batches", broadcast.round, client)

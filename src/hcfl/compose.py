@@ -96,8 +96,6 @@ def parse(tier: str, text: str) -> Any:
         arguments = _checked(field, text, choice, arguments)
     try:
         made = choice(**arguments)
-    except InputError as error:
-        raise InputError(f"{field} = {text!r}: {error}") from None
     except Exception as error:  # whatever a user's class raises is the user's to read
         raise InputError(f"{field} = {text!r}: {error}") from None
     _check_members(tier, text, made)

@@ -60,7 +60,7 @@ def val_accuracy(
     weights = state.weights.to(log_probs.device)[owners]
     if (densities := log_densities(federation, network, state, inputs)) is not None:
         components = _components(method, state, clients, densities.device)
-        weights = torch.softmax(weights.log() + _log_density(components[owners], densities), dim=1)
+        weights = torch.softmax(weights.log() + mixture_log_density(components[owners], densities), dim=1)
     scores = mixture(log_probs, weights)
     for client, known in clients.items():
         if known.own is not None:
@@ -87,11 +87,6 @@ def _components(method: Method, state: ServerState, clients: Mapping[int, Client
         assert now is not None
         table[client] = now
     return table
-
-
-def _log_density(components: Tensor, densities: Tensor) -> Tensor:
-    """Log Σ_a ρ_ka·N_a(z_j), (samples, clusters), with a ρ of its own for each sample."""
-    return torch.logsumexp(components.log() + densities[:, None], dim=2)
 
 
 @dataclass(frozen=True)

@@ -28,6 +28,22 @@ class Plan:
     """What the proximal term pulls towards."""
 
 
+@dataclass(frozen=True)
+class Given:
+    """What a client plans its training from."""
+
+    received: Ensemble
+    weights: Weights
+    gamma: Tensor
+    """(samples, clusters)."""
+    hard: bool
+    """Whether it belongs to exactly one cluster."""
+    common: Ensemble | None = None
+    """The mean of all participants' models of the last round, where it was asked for."""
+    own: Ensemble | None = None
+    """What it kept from the last time."""
+
+
 class LocalTraining(Protocol):
     """Which models a client trains, and in which clusters' averages they count."""
 
@@ -46,16 +62,8 @@ class LocalTraining(Protocol):
         """Whether the server must send the mean of all participants' models."""
         ...
 
-    def plan(
-        self,
-        received: Ensemble,
-        common: Ensemble | None,
-        own: Ensemble | None,
-        weights: Weights,
-        gamma: Tensor,
-        hard: bool,
-    ) -> Plan:
-        """Decide what to train from what was received, the common model, and what the client kept."""
+    def plan(self, given: Given) -> Plan:
+        """Decide what to train."""
         ...
 
     def mass(self, weights: Tensor, hard: bool) -> Tensor:
@@ -92,20 +100,13 @@ class ClusterModels:
         """Only to be held near it."""
         return self.towards == "global"
 
-    def plan(
-        self,
-        received: Ensemble,
-        common: Ensemble | None,
-        own: Ensemble | None,
-        weights: Weights,
-        gamma: Tensor,
-        hard: bool,
-    ) -> Plan:
+    def plan(self, given: Given) -> Plan:
         """Train each model from where the cluster left it; where weights are hard, no other is trained, or decays."""
-        columns = [int(weights.client.argmax())] if hard else list(range(len(weights.client)))
-        start = received.select(columns)
+        weights, common = given.weights.client, given.common
+        columns = [int(weights.argmax())] if given.hard else list(range(len(weights)))
+        start = given.received.select(columns)
         anchor = start if common is None else common.map(lambda one: one.expand(len(columns), *one.shape[1:]))
-        return Plan(start, one_hot(torch.tensor(columns), len(weights.client)), gamma[:, columns], anchor)
+        return Plan(start, one_hot(torch.tensor(columns), len(weights)), given.gamma[:, columns], anchor)
 
     def mass(self, weights: Tensor, hard: bool) -> Tensor:
         """Each model counts in its cluster; with hard weights, in the one that the client has joined by now."""
@@ -127,18 +128,11 @@ class OwnModel:
     def __post_init__(self) -> None:
         _check_proximal(self.proximal)
 
-    def plan(
-        self,
-        received: Ensemble,
-        common: Ensemble | None,
-        own: Ensemble | None,
-        weights: Weights,
-        gamma: Tensor,
-        hard: bool,
-    ) -> Plan:
+    def plan(self, given: Given) -> Plan:
         """Train one model on all samples alike."""
-        mixture = blend(received, weights.client)
-        return Plan(own or mixture, weights.client.cpu().unsqueeze(0), torch.ones_like(gamma[:, :1]), mixture)
+        weights = given.weights.client
+        mixture = blend(given.received, weights)
+        return Plan(given.own or mixture, weights.cpu().unsqueeze(0), torch.ones_like(given.gamma[:, :1]), mixture)
 
     def mass(self, weights: Tensor, hard: bool) -> Tensor:
         """Let the one model count everywhere."""

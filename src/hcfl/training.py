@@ -119,7 +119,7 @@ def train_extractor(
     anchor: Params | None = None,
 ) -> Params:
     """Train the extractor with the heads held fixed: eq. (7)."""
-    parameters, statistics = _parts(network, extractor)
+    parameters, statistics = trained_parts(network, extractor)
 
     def loss(batch: Tensor, parameters: Params) -> Tensor:
         features = network.embed(parameters | statistics, data.inputs[batch], training=True)
@@ -139,7 +139,7 @@ def train_model(
     anchor: tuple[Params, Params] | None = None,
 ) -> tuple[Params, Params]:
     """Train one full model, extractor and head (stacked, leading axis 1) together, with its column of γ."""
-    parameters, statistics = _parts(network, extractor)
+    parameters, statistics = trained_parts(network, extractor)
 
     def loss(batch: Tensor, parameters: Params, head: Params) -> Tensor:
         features = network.embed(parameters | statistics, data.inputs[batch], training=True)
@@ -149,7 +149,7 @@ def train_model(
     return parameters | statistics, head
 
 
-def _parts(network: Network, extractor: Params) -> tuple[Params, Params]:
+def trained_parts(network: Network, extractor: Params) -> tuple[Params, Params]:
     """Return what is trained, and a copy of the rest: running statistics, which training changes in place."""
     untrained = network.untrained
     parameters = {name: tensor for name, tensor in extractor.items() if name not in untrained}

@@ -13,10 +13,10 @@ import torch
 from torch import Tensor
 from torch.func import vmap
 
-from hcfl.ensemble import Ensemble
+from hcfl.ensemble import Ensemble, stack
 from hcfl.local import Job
 from hcfl.models import Network, Params
-from hcfl.training import LocalSGD, cross_entropy_per_cluster
+from hcfl.training import LocalSGD, cross_entropy_per_cluster, trained_parts
 
 
 @dataclass(frozen=True)
@@ -97,8 +97,8 @@ def _train_split(network: Network, jobs: Sequence[Job]) -> list[Ensemble]:
     inputs, labels, gamma = _samples(jobs)
     features = torch.cat([job.features for job in jobs if job.features is not None])
     steps = schedule(jobs, alike=False, device=inputs.device)
-    heads = _stacked([job.plan.start.heads for job in jobs])
-    anchors = _stacked([job.plan.anchor.heads for job in jobs])
+    heads = stack([job.plan.start.heads for job in jobs])
+    anchors = stack([job.plan.anchor.heads for job in jobs])
 
     def head_loss(step: Step, heads: Params) -> Tensor:
         logits = vmap(partial(network.logits, training=True))(heads, features[step.index])
@@ -106,8 +106,8 @@ def _train_split(network: Network, jobs: Sequence[Job]) -> list[Ensemble]:
 
     heads = descend_together([heads], head_loss, steps, jobs[0].sgd, [anchors])[0]
 
-    parameters, statistics = _parts(network, _stacked([job.plan.start.extractor(0) for job in jobs]))
-    anchor, _ = _parts(network, _stacked([job.plan.anchor.extractor(0) for job in jobs]))
+    parameters, statistics = trained_parts(network, stack([job.plan.start.extractor(0) for job in jobs]))
+    anchor, _ = trained_parts(network, stack([job.plan.anchor.extractor(0) for job in jobs]))
 
     def extractor_loss(step: Step, parameters: Params) -> Tensor:
         features = _embed(network, parameters, statistics, inputs[step.index], step.rows)
@@ -127,10 +127,10 @@ def _train_split(network: Network, jobs: Sequence[Job]) -> list[Ensemble]:
 def _train_full(network: Network, jobs: Sequence[Job]) -> list[Ensemble]:
     """Whole models, all clients × clusters at once."""
     inputs, labels, gamma = _samples(jobs)
-    parameters, statistics = _parts(network, _stacked([job.plan.start.extractors for job in jobs]))
-    anchor, _ = _parts(network, _stacked([job.plan.anchor.extractors for job in jobs]))
+    parameters, statistics = trained_parts(network, stack([job.plan.start.extractors for job in jobs]))
+    anchor, _ = trained_parts(network, stack([job.plan.anchor.extractors for job in jobs]))
     heads, head_anchor = (
-        _stacked([plan.heads for plan in plans])
+        stack([plan.heads for plan in plans])
         for plans in ([job.plan.start for job in jobs], [job.plan.anchor for job in jobs])
     )
 
@@ -182,14 +182,3 @@ def _samples(jobs: Sequence[Job]) -> tuple[Tensor, Tensor, Tensor]:
         torch.cat([job.data.labels for job in jobs]),
         torch.cat([job.plan.gamma for job in jobs]),
     )
-
-
-def _stacked(params: Sequence[Params]) -> Params:
-    return {name: torch.stack([p[name] for p in params]) for name in params[0]}
-
-
-def _parts(network: Network, extractors: Params) -> tuple[Params, Params]:
-    """Return what is trained, and a copy of the rest."""
-    untrained = network.untrained
-    trained = {name: tensor for name, tensor in extractors.items() if name not in untrained}
-    return trained, {name: tensor.clone() for name, tensor in extractors.items() if name in untrained}

@@ -88,7 +88,7 @@ def found(moments: Moments, number: int, dimensions: int, floor: float) -> Gauss
 
 
 def component_log_joint(components: Tensor, log_densities: Tensor) -> Tensor:
-    """Log ρ_ka + log N_a(z_j), (samples, clusters, Gaussians), from ρ (clusters, Gaussians)."""
+    """Log ρ_ka + log N_a(z_j), (samples, clusters, Gaussians), from ρ (clusters, Gaussians) or a ρ per sample."""
     return components.log() + log_densities[:, None]
 
 
