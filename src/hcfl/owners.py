@@ -1,0 +1,61 @@
+"""Whose samples are whose: several clients' samples lie one after another, and sums go over each client's own."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import torch
+from torch import Tensor
+
+
+def sums_of_runs(values: Tensor, lengths: Tensor) -> Tensor:
+    """Sum runs of rows, (runs, …), from values (rows, …) and how many rows each run has."""
+    if values.is_cuda:  # adding by index is faster, but on a GPU the order of its additions changes from time to time
+        return torch.segment_reduce(values, "sum", lengths=lengths.to(values.device), unsafe=True, initial=0)
+    run = torch.repeat_interleave(torch.arange(len(lengths)), lengths)
+    return values.new_zeros(len(lengths), *values.shape[1:]).index_add_(0, run, values)
+
+
+@dataclass(frozen=True)
+class Owners:
+    """How many samples each of some clients has. One client alone is `Owners((n,))`."""
+
+    sizes: tuple[int, ...]
+
+    def __len__(self) -> int:
+        """Return the number of clients."""
+        return len(self.sizes)
+
+    @cached_property
+    def lengths(self) -> Tensor:
+        """The sizes as a tensor, (clients,)."""
+        return torch.tensor(self.sizes, dtype=torch.long)
+
+    @cached_property
+    def index(self) -> Tensor:
+        """(samples,): the position of the client whose sample it is."""
+        return torch.repeat_interleave(torch.arange(len(self)), self.lengths)
+
+    @property
+    def samples(self) -> int:
+        """Return the number of all samples."""
+        return sum(self.sizes)
+
+    def each(self, rows: Tensor) -> Tensor:
+        """Repeat every client's row for each of its samples, (samples, …)."""
+        if len(self) == 1:
+            return rows.expand(self.samples, *rows.shape[1:])
+        return rows[self.index.to(rows.device)]
+
+    def sum(self, values: Tensor) -> Tensor:
+        """Sum values (samples, …) over every client's own samples, (clients, …)."""
+        return sums_of_runs(values, self.lengths) if len(self) > 1 else values.sum(dim=0, keepdim=True)
+
+    def mean(self, values: Tensor) -> Tensor:
+        """Average values (samples, …) over every client's own samples, (clients, …)."""
+        sums = self.sum(values)
+        return sums / self.lengths.to(sums).view(-1, *(1,) * (sums.ndim - 1))
+
+    def split(self, values: Tensor) -> Sequence[Tensor]:
+        """Return every client's own part of values (samples, …)."""
+        return torch.split(values, self.sizes)
