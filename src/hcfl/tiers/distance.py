@@ -12,6 +12,7 @@ from torch import Tensor
 from torch.nn.functional import normalize
 
 from hcfl.errors import InputError
+from hcfl.owners import Owners
 
 
 @dataclass(frozen=True)
@@ -85,11 +86,14 @@ class Signs(Protocol):
         ...
 
 
-def prototypes(features: Tensor, labels: Tensor, classes: int) -> Prototypes:
-    """Per-class mean features P_c with their counts, and the mean feature P_lf, of one client."""
-    counts = torch.bincount(labels, minlength=classes).to(features.dtype)
-    sums = features.new_zeros(classes, features.shape[1]).index_add_(0, labels, features)
-    return Prototypes(sums / counts.clamp_min(1).unsqueeze(1), counts, features.mean(dim=0))
+def prototypes(features: Tensor, labels: Tensor, classes: int, owners: Owners) -> Prototypes:
+    """Per-class mean features P_c with their counts, and the mean feature P_lf, of each client."""
+    sums, counts = owners.sums_by_class(features, labels, classes)
+    return Prototypes(
+        class_means=sums / counts.clamp_min(1).unsqueeze(2),
+        class_counts=counts,
+        mean=sums.sum(dim=1) / counts.sum(dim=1, keepdim=True),
+    )
 
 
 def cosine_distance(rows: Tensor) -> Tensor:
