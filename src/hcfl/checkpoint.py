@@ -10,15 +10,15 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from hcfl.clusters import Change, Merge, Move, Removal, Split
-from hcfl.data import Scaling
 from hcfl.ensemble import Ensemble, Topology
 from hcfl.errors import InputError
+from hcfl.inputs import Scaling
 from hcfl.models import Params
 from hcfl.state import ClientState, RunState, ServerState
 from hcfl.tiers import Weights
 from hcfl.tiers.gaussians import Gaussians
 
-FORMAT = 2
+FORMAT = 3
 """Version of the layout; another one is refused."""
 
 TENSORS, VALUES = "state.safetensors", "state.json"

@@ -4,6 +4,7 @@ Distances are over this round's participants, whose evidence comes from the same
 from a client's data or from the initial model, can be compared across rounds, and the server keeps them.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal, Protocol, runtime_checkable
 
@@ -25,6 +26,15 @@ class Prototypes:
     """(…, classes): how many samples each class mean stands on; 0 masks the class."""
     mean: Tensor
     """P_lf, (…, features): over all samples, whatever their label."""
+
+    @staticmethod
+    def join(several: Sequence["Prototypes"]) -> "Prototypes":
+        """Return the prototypes of several groups of clients as one."""
+        return Prototypes(
+            torch.cat([one.class_means for one in several]),
+            torch.cat([one.class_counts for one in several]),
+            torch.cat([one.mean for one in several]),
+        )
 
 
 @dataclass(frozen=True)

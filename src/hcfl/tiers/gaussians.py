@@ -30,17 +30,14 @@ class Gaussians:
     """Diagonal of S_a, (Gaussians, dimensions)."""
 
     def embed(self, features: Tensor) -> Tensor:
-        """Return z, (samples, dimensions), from features of the initial extractor."""
-        return (features - self.origin) @ self.axes
+        """Return z, (samples, dimensions), from features of the initial extractor, wherever these are."""
+        z = (features - self.origin.to(features.device)) @ self.axes.to(features.device)
+        return z.to(self.origin.device)
 
     def log_densities(self, z: Tensor) -> Tensor:
         """Return log N(z_j; m_a, S_a), (samples, Gaussians)."""
         squares = (z[:, None] - self.means) ** 2 / self.variances
         return -0.5 * (squares + self.variances.log() + log(2 * pi)).sum(dim=2)
-
-    def to(self, device: torch.device) -> "Gaussians":
-        """Move all tensors."""
-        return Gaussians(*(part.to(device) for part in (self.origin, self.axes, self.means, self.variances)))
 
 
 @dataclass(frozen=True)
@@ -67,7 +64,7 @@ def total(moments: Sequence[Moments]) -> Moments:
 def feature_moments(features: Tensor) -> Moments:
     """Return what clients report before there are principal axes; in double, since a difference of sums follows."""
     rows = features.double()
-    return Moments(rows.new_full((1,), len(rows)), rows.sum(dim=0, keepdim=True), rows.T @ rows)
+    return Moments(torch.full((1,), len(rows)).double(), rows.sum(dim=0, keepdim=True).cpu(), (rows.T @ rows).cpu())
 
 
 def found(moments: Moments, number: int, dimensions: int, floor: float) -> Gaussians:
