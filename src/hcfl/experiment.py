@@ -1,9 +1,10 @@
 """Config → parts → run: the only place where the parts meet."""
 
+import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from copy import deepcopy
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from statistics import median
@@ -18,8 +19,10 @@ from hcfl.data import Federation, build
 from hcfl.engines import Batched, Sequential
 from hcfl.ensemble import initialise
 from hcfl.errors import InputError
+from hcfl.files import cache
 from hcfl.method import Method
 from hcfl.models import IMAGE_NETWORK_OPTIONS, IMAGE_NETWORKS, MODELS, Builder, Network, Pair, check_pair, default_model
+from hcfl.precision import check_precision, matrix_products
 from hcfl.rounds import Engine, Record, Setting
 from hcfl.run_folder import Row
 from hcfl.state import RunState
@@ -91,8 +94,10 @@ def prepare(
         config.seed,
         identical=isinstance(method.weighting, Assigned),
     )
+    check_precision(config.precision, device)
+    network = replace(network, half=config.precision == "bf16")
     config = with_threads(with_local_steps(config, federation), network)
-    config = config.model_copy(update={"engine": chosen_engine(config.engine, network, device)})
+    config = with_engine(config, network, device)
     training = config.training
     assert training.batch is not None
     assert training.epochs is not None
@@ -100,30 +105,46 @@ def prepare(
         federation=federation.to(device),
         method=method,
         network=network,
-        engine=ENGINES[config.engine],
+        engine=engine_of(config),
         sgd=LocalSGD(training.lr, training.momentum, training.weight_decay, training.batch, training.epochs),
         participation=training.participation,
         newcomers=config.evaluation.newcomers,
+        evaluate_every=config.evaluation.evaluate_every,
         seed=config.seed,
     )
     return Prepared(config, setting, rounds.begin(setting, ensemble.to(device)))
-
-
-ENGINES: dict[str, Engine] = {"sequential": Sequential(), "batched": Batched()}
 
 
 BATCHED_PARAMETERS = 150_000
 """On a CPU, the largest extractor that is trained for all clients at once: stacked, larger ones leave its caches."""
 
 
-def chosen_engine(engine: str, network: Network, device: torch.device) -> str:
-    """Return which engine `auto` stands for: on a CPU, only small dense networks gain from running together."""
-    if engine != "auto":
-        return engine
+COMPILED_ROUNDS = 20
+"""From how many rounds on compiling a network on a GPU pays, unless told otherwise."""
+
+
+def with_engine(config: Config, network: Network, device: torch.device) -> Config:
+    """Fill in the engine: on a CPU, only small dense networks gain from running together; and whether it compiles."""
     parameters = list(network.extractor.parameters())
     dense = all(parameter.ndim <= 2 for parameter in parameters)
     small = sum(parameter.numel() for parameter in parameters) <= BATCHED_PARAMETERS
-    return "batched" if device.type != "cpu" or (dense and small) else "sequential"
+    auto = "batched" if device.type != "cpu" or (dense and small) else "sequential"
+    engine = auto if config.engine == "auto" else config.engine
+    can = engine == "batched" and device.type == "cuda"
+    if config.compile and not can:
+        raise InputError(f"compile = true: is for the batched engine on a GPU, not for {engine} on {device.type}")
+    wanted = not dense and config.training.rounds >= COMPILED_ROUNDS
+    compiled = can and (wanted if config.compile is None else config.compile)
+    return config.model_copy(update={"engine": engine, "compile": compiled})
+
+
+def engine_of(config: Config) -> Engine:
+    """Return the engine, where compiled programs are kept for the next time."""
+    if config.engine == "sequential":
+        return Sequential()
+    if config.compile:
+        os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", str(cache.location(config.data.cache_dir) / "compiled"))
+    return Batched(compiled=bool(config.compile))
 
 
 SMALL_CLIENT = 128
@@ -219,7 +240,7 @@ def execute(prepared: Prepared, out: Path | None = None, on_round: Callable[[Rec
     metrics: list[Row] = []
     state = prepared.state
     try:
-        with _threads(config.threads):
+        with _threads(config.threads), matrix_products(rounded=config.precision != "fp32"):
             for after, record in rounds.play(prepared.setting, prepared.state, config.training.rounds):
                 state = after
                 metrics.append(run_folder.append(path, record, federation.client_names))

@@ -12,8 +12,10 @@ from hcfl.ensemble import Ensemble
 from hcfl.errors import InputError
 from hcfl.evaluation import (
     Quality,
+    TestResult,
     bytes_down,
     bytes_up,
+    catch_up_newcomers,
     clustering_quality,
     meet_newcomers,
     test_accuracy,
@@ -55,6 +57,8 @@ class Setting:
     sgd: LocalSGD = field(default_factory=LocalSGD)
     participation: float = 1.0
     newcomers: Literal["persistent", "fresh"] = "persistent"
+    evaluate_every: int = 1
+    """Rounds between two measurements of Val and Test."""
     seed: int = 0
 
 
@@ -64,7 +68,8 @@ class Record:
 
     round: int
     participants: int
-    objective: float
+    objective: float | None
+    """Mean log-likelihood of the participants' samples after the E-step, where all took one."""
     val: float | None
     test: float | None
     test_per_concept: tuple[float, ...]
@@ -93,8 +98,8 @@ def sample_clients(setting: Setting, round_: int) -> list[int]:
     return sorted(drawn.tolist())
 
 
-def play_round(setting: Setting, state: RunState) -> tuple[RunState, Record]:
-    """Play one round."""
+def play_round(setting: Setting, state: RunState, evaluate: bool = True) -> tuple[RunState, Record]:
+    """Play one round; measuring it can be left out."""
     started = perf_counter()
     federation, method, network = setting.federation, setting.method, setting.network
 
@@ -116,12 +121,15 @@ def play_round(setting: Setting, state: RunState) -> tuple[RunState, Record]:
     after = server.conclude(method, network, state.server, update)
 
     # 4. Evaluate and record.
-    val = val_accuracy(federation, network, method, after, clients)
-    test = test_accuracy(federation, network, method, state.server, after, state.newcomers, setting.newcomers)
+    newcomers = catch_up_newcomers(state.newcomers, state.server, after)
+    val, test = None, TestResult((), newcomers)
+    if evaluate:
+        val = val_accuracy(federation, network, method, after, clients)
+        test = test_accuracy(federation, network, method, after, newcomers, setting.newcomers)
     record = Record(
         round=after.round,
         participants=len(participants),
-        objective=float(update.objective.sum() / update.sizes.sum()),
+        objective=None if update.objective is None else float(update.objective.sum() / update.sizes.sum()),
         val=val,
         test=test.mean,
         test_per_concept=test.per_concept,
@@ -146,6 +154,7 @@ def _without_shared_class(method: Method, update: Update) -> float | None:
 
 def play(setting: Setting, state: RunState, rounds: int) -> Iterator[tuple[RunState, Record]]:
     """Play until `rounds` rounds are completed."""
-    while state.server.round < rounds:
-        state, record = play_round(setting, state)
+    while (done := state.server.round) < rounds:
+        measured = (done + 1) % setting.evaluate_every == 0 or done + 1 == rounds
+        state, record = play_round(setting, state, measured)
         yield state, record
