@@ -91,7 +91,7 @@ def test_another_format_is_refused(planted, tmp_path):
     checkpoint.save(tmp_path, state, planted.scaling)
     path = tmp_path / checkpoint.VALUES
     path.write_text(json.dumps({**json.loads(path.read_text()), "format": 99}))
-    with pytest.raises(InputError, match="has format 99, this version reads 2"):
+    with pytest.raises(InputError, match="has format 99, this version reads 3"):
         checkpoint.load(tmp_path)
     with pytest.raises(InputError, match="cannot be read"):
         checkpoint.load(tmp_path / "nothing")
@@ -106,7 +106,7 @@ def test_a_damaged_checkpoint_is_refused(planted, tmp_path, name):
         (tmp_path / name).write_bytes(whole[:length])
         with pytest.raises(InputError, match="is damaged"):
             checkpoint.load(tmp_path)
-    (tmp_path / checkpoint.VALUES).write_text('{"format": 2}')
+    (tmp_path / checkpoint.VALUES).write_text(f'{{"format": {checkpoint.FORMAT}}}')
     with pytest.raises(InputError, match="is damaged"):
         checkpoint.load(tmp_path)
 
