@@ -407,3 +407,22 @@ def test_the_engine_is_a_setting_and_a_run_records_what_it_was(engine, kind):
     assert isinstance(prepared.setting.engine, kind)
     assert prepared.config.engine == ("sequential" if kind is Sequential else "batched")
     assert replace(prepared.setting, engine=Sequential()).federation.clients == 3
+
+
+def test_a_chunk_that_does_not_fit_memory_is_halved(uneven, monkeypatch):
+    sizes, whole = [], together._train_rows
+
+    def small_memory(stacked, job, rows):
+        sizes.append(len(rows))
+        if len(rows) > 3:
+            raise torch.OutOfMemoryError("CUDA out of memory")
+        return whole(stacked, job, rows)
+
+    one, _ = play(uneven, build("hcfl+(fedrc)"), 1, engine=Batched())
+    monkeypatch.setattr(together, "_train_rows", small_memory)
+    two, _ = play(uneven, build("hcfl+(fedrc)"), 1, engine=Batched())
+    agree(one, two)
+    assert sizes[:3] == [9, 4, 2]
+    monkeypatch.setattr(together, "_train_rows", lambda *_: (_ for _ in ()).throw(torch.OutOfMemoryError("no")))
+    with pytest.raises(torch.OutOfMemoryError):
+        play(uneven, build("hcfl+(fedrc)"), 1, engine=Batched())

@@ -27,6 +27,8 @@ class Program:
         if self.compiled is not None:
             try:
                 return self.compiled(parameters, statistics, inputs, share)
+            except torch.OutOfMemoryError:
+                raise
             except Exception as error:  # whatever a compiler raises, the same without it is still right
                 reason = f"{type(error).__name__}: {error}".strip().splitlines()[0]
                 warnings.warn(f"the network could not be compiled ({reason}); going on without, slower", stacklevel=2)

@@ -158,18 +158,31 @@ def train_together(stacked: Stacked, job: Job) -> Copies:
         rows = Rows(Copies(rows.start.extractors, heads, "split"), rows.anchor, rows.batches, rows.columns)
     # A compiled program takes as many rows as there are clients, however many models these have: it keeps its shape.
     size = min(chunk_size(job), job.plan.start.clients if stacked.fixed else len(rows))
+    trained = _in_chunks(stacked, job, rows, size)
+    if job.plan.start.topology == "split":
+        return trained
+    shape = job.plan.start.clients, job.plan.start.models
+    return trained.map(lambda tensor: tensor.view(*shape, *tensor.shape[2:]))
+
+
+def _in_chunks(stacked: Stacked, job: Job, rows: Rows, size: int) -> Copies:
+    """Train so many rows at a time; where a GPU has no memory for them, half as many."""
     parts = []
-    for start in range(0, len(rows), size):
-        wanted = size if stacked.fixed else min(size, len(rows) - start)
-        parts.append(_train_rows(stacked, job, rows.part(start, wanted)))
+    try:
+        for start in range(0, len(rows), size):
+            wanted = size if stacked.fixed else min(size, len(rows) - start)
+            parts.append(_train_rows(stacked, job, rows.part(start, wanted)))
+    except torch.OutOfMemoryError:
+        if size == 1:
+            raise
+        parts.clear()
+        torch.cuda.empty_cache()
+        return _in_chunks(stacked, job, rows, size // 2)
     extractors, heads = (
         {name: torch.cat([part[name] for part in several])[: len(rows)] for name in several[0]}
         for several in ([one.extractors for one in parts], [one.heads for one in parts])
     )
-    if job.plan.start.topology == "split":
-        return Copies(extractors, heads, "split")
-    shape = job.plan.start.clients, job.plan.start.models
-    return Copies(extractors, heads, "full").map(lambda tensor: tensor.view(*shape, *tensor.shape[2:]))
+    return Copies(extractors, heads, rows.start.topology)
 
 
 def _train_heads(stacked: Stacked, job: Job, rows: Rows) -> Params:
