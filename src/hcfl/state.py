@@ -148,7 +148,8 @@ class Update:
         if self.objective is not None:
             rows = rows & self.objective.isfinite()
         for part, by_participant in ((self.models.extractors, shared), (self.models.heads, False)):
-            fine = [tensor.isfinite().reshape(len(tensor), -1).all(dim=1) for tensor in part.values()]
+            # A sum is a number only if all its terms are.
+            fine = [tensor.reshape(len(tensor), -1).sum(dim=1).isfinite() for tensor in part.values()]
             if fine:
                 each = torch.stack(fine).all(dim=0).cpu()
                 owners = torch.arange(len(self.clients)) if by_participant else self.owners

@@ -101,13 +101,22 @@ def _move(
     targets: list[Tensor],
     sgd: LocalSGD,
 ) -> None:
-    """Take one step of stochastic gradient descent with momentum, in place, all tensors by one call each."""
-    torch._foreach_mul_(velocity, sgd.momentum)
-    torch._foreach_add_(velocity, gradients)
-    torch._foreach_add_(velocity, values, alpha=sgd.weight_decay)
+    """Take one step of stochastic gradient descent with momentum, in place: torch.optim.SGD's, in one pass for all."""
+    slopes = [gradient.contiguous() for gradient in gradients]
     if sgd.proximal:
-        torch._foreach_add_(velocity, list(torch._foreach_sub(values, targets)), alpha=sgd.proximal)
-    torch._foreach_add_(values, velocity, alpha=-sgd.lr)
+        torch._foreach_add_(slopes, list(torch._foreach_sub(values, targets)), alpha=sgd.proximal)
+    torch._fused_sgd_(
+        values,
+        slopes,
+        velocity,
+        weight_decay=sgd.weight_decay,
+        momentum=sgd.momentum,
+        lr=sgd.lr,
+        dampening=0.0,
+        nesterov=False,
+        maximize=False,
+        is_first_step=False,
+    )
 
 
 @dataclass(frozen=True)
