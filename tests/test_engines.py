@@ -426,3 +426,15 @@ def test_a_chunk_that_does_not_fit_memory_is_halved(uneven, monkeypatch):
     monkeypatch.setattr(together, "_train_rows", lambda *_: (_ for _ in ()).throw(torch.OutOfMemoryError("no")))
     with pytest.raises(torch.OutOfMemoryError):
         play(uneven, build("hcfl+(fedrc)"), 1, engine=Batched())
+
+
+@pytest.mark.parametrize("sgd", [LocalSGD(lr=0.1, momentum=0, batch=7), LocalSGD(lr=0.1, weight_decay=0, batch=7)])
+@pytest.mark.parametrize("name", ["fedavg", "fedsoft"])
+def test_every_form_of_the_step_is_the_reference_s(uneven, sgd, name):
+    method = build(name)
+    network, ensemble = initialise(with_images, uneven.shape, uneven.classes, method.topology, method.clusters, 0)
+    states = []
+    for engine in (Sequential(), Batched()):
+        setting = rounds.Setting(uneven, method, network, engine, sgd)
+        states.append(list(rounds.play(setting, rounds.begin(setting, ensemble), 2))[-1][0])
+    agree(*states)

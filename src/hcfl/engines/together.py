@@ -108,7 +108,7 @@ def _move(
     torch._fused_sgd_(
         values,
         slopes,
-        velocity,
+        velocity if sgd.momentum else [],
         weight_decay=sgd.weight_decay,
         momentum=sgd.momentum,
         lr=sgd.lr,
