@@ -1,0 +1,167 @@
+"""A real deployment on this machine: TLS, node keys, separate processes. Who belongs is let in, nobody else."""
+
+import json
+import shutil
+import ssl
+import urllib.error
+import urllib.request
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+from processes import Processes, free_ports, wait_for
+
+from hcfl.flower import deploy, keys
+
+pytestmark = pytest.mark.slow
+
+CLIENTS = ("north", "south", "west")
+NGINX = shutil.which("nginx") or shutil.which("/usr/sbin/nginx")
+APP = Path(__file__).parent / "trivial_app"
+
+
+@dataclass(frozen=True)
+class Running:
+    """A site whose server is up and whose nodes are registered."""
+
+    folder: Path
+    programs: Processes
+    site: deploy.Site
+    spare_port: int
+
+    @property
+    def node_address(self) -> str:
+        """Where nodes go: through the front where there is one."""
+        return f"127.0.0.1:{self.site.front_port if NGINX else self.site.port}"
+
+    def node(self, *flags: object) -> str:
+        """Try to join with a node of one's own; return what it said when it gave up."""
+        given = ["--superlink", self.node_address, "--host", "127.0.0.1", "--port", self.spare_port, *flags]
+        code, said = self.programs.call("flower-supernode", *given, "--max-retries", "1")
+        assert code != 0
+        return said
+
+    def post(self, path: str) -> int:
+        """Return the front's answer to a request."""
+        trust = ssl.create_default_context(cafile=self.folder / "server" / "ca.crt")
+        request = urllib.request.Request(f"https://127.0.0.1:{self.site.front_port}{path}", method="POST", data=b"")
+        try:
+            return urllib.request.urlopen(request, context=trust, timeout=10).status
+        except urllib.error.HTTPError as error:
+            return error.code
+
+
+@pytest.fixture(scope="module")
+def running(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("deployment")
+    ports = free_ports(6)
+    site = deploy.Site(CLIENTS, "127.0.0.1", *ports[:3])
+    deploy.init(folder / "site", site)
+    programs = Processes(folder)
+    server = folder / "site" / "server"
+    if not NGINX:  # nodes then go to the SuperLink itself
+        for name in CLIENTS:
+            script = folder / "site" / "clients" / name / "start.sh"
+            script.write_text(script.read_text().replace(str(site.front_port), str(site.port)))
+    try:
+        for program in ("superlink", "superexec", *(["front"] if NGINX else [])):
+            programs.start(program, server / "supervise.sh", server / f"{program}.sh")
+        wait_for("the SuperLink", lambda: "Application startup complete" in programs.log("superlink"), 40)
+        code, said = programs.call(server / "register.sh")
+        assert (code, said) == (0, "".join(f"{name}: is let in\n" for name in CLIENTS))
+        yield Running(folder / "site", programs, site, ports[5])
+    finally:
+        programs.stop()
+
+
+def flwr(running: Running, *arguments: object, home: Path | None = None) -> tuple[int, str]:
+    """Run the `flwr` command as the site's scripts do, or with a home of its own."""
+    server = running.folder / "server"
+    set_home = f'FLWR_HOME="{home}"' if home else ":"
+    return running.programs.call(
+        "sh", "-c", f'cd {server} && . ./environment && {set_home} && flwr "$@"', "-", *arguments
+    )
+
+
+def test_nodes_with_their_keys_are_let_in_and_do_what_a_run_asks(running, tmp_path):
+    (tmp_path / "data.npz").touch()
+    for name in CLIENTS:
+        running.programs.start(name, running.folder / "clients" / name / "start.sh", "--data", tmp_path / "data.npz")
+    result = tmp_path / "result.json"
+    code, said = flwr(running, "run", APP, "site", "--run-config", f"file='{result}'")
+    assert code == 0, said
+    wait_for("the run", result.exists, 60)
+    assert json.loads(result.read_text()) == {name: name for name in CLIENTS}
+
+
+def test_registering_again_does_no_harm(running):
+    code, said = running.programs.call(running.folder / "server" / "register.sh")
+    assert (code, said) == (0, "".join(f"{name}: was let in before\n" for name in CLIENTS))
+
+
+def test_a_node_without_a_key_is_kept_out(running):
+    said = running.node("--root-certificates", running.folder / "server" / "ca.crt")
+    assert "All SuperNodes must be registered" in said
+
+
+def test_a_node_with_a_wrong_key_is_kept_out(running, tmp_path):
+    (tmp_path / "wrong.key").write_bytes(keys.node_key_file(keys.new_key()))
+    certificate = running.folder / "server" / "ca.crt"
+    said = running.node("--root-certificates", certificate, "--auth-supernode-private-key", tmp_path / "wrong.key")
+    assert "Failed to activate SuperNode" in said
+
+
+def test_a_server_that_no_trusted_authority_vouches_for_is_left_alone(running, tmp_path):
+    (tmp_path / "other.crt").write_bytes(keys.certificate_file(keys.authority(keys.new_key(), 1)))
+    key = running.folder / "clients" / "north" / "node.key"
+    said = running.node("--root-certificates", tmp_path / "other.crt", "--auth-supernode-private-key", key)
+    assert "CERTIFICATE_VERIFY_FAILED" in said
+
+
+def test_a_node_without_tls_is_kept_out(running):
+    assert "could not establish a connection" in running.node("--insecure")
+
+
+needs_nginx = pytest.mark.skipif(NGINX is None, reason="nginx is not installed: the front was not tested")
+
+
+@needs_nginx
+def test_a_run_submitted_through_the_front_is_refused(running, tmp_path):
+    home = tmp_path / "home"
+    home.mkdir()
+    (home / "config.toml").write_text(
+        f'[superlink.front]\naddress = "127.0.0.1:{running.site.front_port}"\n'
+        f'root-certificates = "{running.folder / "server" / "ca.crt"}"\n'
+    )
+    result = tmp_path / "result.json"
+    key = running.folder / "server" / "keys" / "north.pub"
+    for command in (["run", APP, "front", "--run-config", f"file='{result}'"], ["supernode", "register", key, "front"]):
+        code, said = flwr(running, *command, home=home)
+        assert code != 0
+        assert "403 Forbidden" in said
+    assert not result.exists()
+
+
+@needs_nginx
+@pytest.mark.parametrize(
+    "path",
+    [
+        "/",
+        "/health",
+        "/v1/control/start-run",
+        "//v1/control/start-run",
+        "/v1/fleet/../control/start-run",
+        "/v1/fleet/%2e%2e/control/start-run",
+        "/v1/fleet/..%2fcontrol/start-run",
+        "/v1/fleet/.././control/start-run",
+        "/v1/runtime/pull-messages",
+        "/v1/fleet",
+    ],
+)
+def test_the_front_lets_through_the_fleets_path_only(running, path):
+    assert running.post(path) == 403
+
+
+@needs_nginx
+def test_the_fleets_path_is_let_through(running):
+    assert running.post("/v1/fleet/pull-messages") == 415  # the SuperLink's own answer to an empty request
