@@ -67,17 +67,17 @@ def test_a_client_that_missed_rounds_catches_up_by_ids():
         Removal(round=2, cluster=1),
         split(round_=3, parent=2, child=3, first=(9,), second=(5,)),
     ]
-    weights = follow(Weights(torch.tensor([0.6, 0.4])), (0, 1), changes, client=5)
+    weights = follow(Weights(torch.tensor([[0.6, 0.4]])), (0, 1), changes, client=5)
     # (.3, .4, .3) → without cluster 1: (.5, .5) → cluster 2 halved: (.5, .25, .25)
     assert reduce(clusters_after, changes, (0, 1)) == (0, 2, 3)
-    assert_close(weights.client, torch.tensor([0.5, 0.25, 0.25]))
+    assert_close(weights.client, torch.tensor([[0.5, 0.25, 0.25]]))
 
 
 def test_hard_clients_follow_their_own_part():
     moved = split(first=(5,), second=(9,), rule="move")
-    one = Weights(torch.tensor([1.0, 0.0]))
+    one = Weights(torch.tensor([[1.0, 0.0]]))
     for client, expected in ((5, [1.0, 0.0, 0.0]), (9, [0.0, 0.0, 1.0]), (6, [1.0, 0.0, 0.0]), (None, [1.0, 0.0, 0.0])):
-        assert follow(one, (0, 1), [moved], client).client.tolist() == expected
+        assert follow(one, (0, 1), [moved], client).client.tolist() == [expected]
 
 
 def test_a_merge_adds_up_and_drops_the_column():
@@ -88,25 +88,25 @@ def test_a_merge_adds_up_and_drops_the_column():
 
 def test_a_move_puts_all_weight_of_those_it_names_into_their_new_cluster():
     move = Move(1, clients=(5, 9), to=(7, 4))
-    before = Weights(torch.tensor([0.5, 0.2, 0.3]), torch.full((2, 3), 1 / 3))
+    before = Weights(torch.tensor([[0.5, 0.2, 0.3]]), torch.full((2, 3), 1 / 3))
     after = follow(before, (4, 7, 8), [move], client=5)
-    assert after.client.tolist() == [0.0, 1.0, 0.0]
+    assert after.client.tolist() == [[0.0, 1.0, 0.0]]
     assert after.sample.tolist() == [[0.0, 1.0, 0.0]] * 2
     assert follow(before, (4, 7, 8), [move], client=6).client.tolist() == before.client.tolist()
     assert follow(before, (4, 7, 8), [move], client=None).client.tolist() == before.client.tolist()
 
 
 def test_a_new_cluster_mixes_gaussians_like_its_parent_and_a_merged_one_like_both_together():
-    components = torch.tensor([[0.9, 0.1], [0.2, 0.8]])
+    components = torch.tensor([[[0.9, 0.1], [0.2, 0.8]]])
     changes = [split(parent=1, child=2), Merge(1, into=2, gone=0, distance=0.1, threshold=0.9)]
-    after = follow(Weights(torch.tensor([0.5, 0.5]), components=components), (0, 1), changes, client=None)
+    after = follow(Weights(torch.tensor([[0.5, 0.5]]), components=components), (0, 1), changes, client=None)
     # π of clusters 2 and 0: .25·(.2, .8) + .5·(.9, .1) = (.5, .25)
-    assert_close(after.components, torch.tensor([[0.2, 0.8], [2 / 3, 1 / 3]]))
+    assert_close(after.components, torch.tensor([[[0.2, 0.8], [2 / 3, 1 / 3]]]))
 
 
 def test_client_0_follows_its_own_part_like_everybody():
     moved = split(first=(5,), second=(0,), rule="move")
-    assert follow(Weights(torch.tensor([1.0, 0.0])), (0, 1), [moved], client=0).client.tolist() == [0.0, 0.0, 1.0]
+    assert follow(Weights(torch.tensor([[1.0, 0.0]])), (0, 1), [moved], client=0).client.tolist() == [[0.0, 0.0, 1.0]]
 
 
 def test_placed_are_both_parts_of_a_split_and_whoever_moves():
@@ -120,7 +120,7 @@ def test_placed_are_both_parts_of_a_split_and_whoever_moves():
 
 
 def test_who_missed_the_split_of_its_cluster_has_missed_it_until_a_decision_names_it():
-    own, ids = Weights(torch.tensor([0.0, 1.0])), (5, 8)
+    own, ids = Weights(torch.tensor([[0.0, 1.0]])), (5, 8)
     missed = split(parent=8, child=9, first=(0,), second=(1,), rule="move")
     assert missed_split(own, ids, [missed], client=7)
     assert not missed_split(own, ids, [missed], client=1)
@@ -140,7 +140,7 @@ HISTORY = st.lists(st.tuples(st.sampled_from(["split", "remove", "merge", "move"
 def test_weights_stay_distributions_through_any_history(history, seed):
     generator = torch.Generator().manual_seed(seed)
     table = torch.rand(6, 3, generator=generator).softmax(dim=1)
-    before = Weights(table[0], table[1:], torch.rand(3, 4, generator=generator).softmax(dim=1))
+    before = Weights(table[:1], table[1:], torch.rand(1, 3, 4, generator=generator).softmax(dim=2))
     clusters, born, changes = (0, 1, 2), 3, []
     for kind, choice in history:
         cluster = clusters[choice % len(clusters)]
@@ -156,8 +156,8 @@ def test_weights_stay_distributions_through_any_history(history, seed):
             continue
         clusters = clusters_after(clusters, changes[-1])
     after = follow(before, (0, 1, 2), changes, client=0)
-    assert after.client.shape == (len(clusters),)
+    assert after.client.shape == (1, len(clusters))
     assert after.sample.shape == (5, len(clusters))
-    assert after.components.shape == (len(clusters), 4)
-    for rows in (after.client[None], after.sample, after.components):
+    assert after.components.shape == (1, len(clusters), 4)
+    for rows in (after.client, after.sample, after.components[0]):
         assert_close(rows.sum(dim=1), torch.ones(len(rows)))

@@ -29,5 +29,11 @@ def test_a_client_alone_gives_what_it_gives_among_others():
         assert owners.each(torch.ones(1, 2)).shape == (len(part), 2)
 
 
+def test_sums_by_class_are_each_client_s_own():
+    sums, counts = Owners((3, 0, 2)).sums_by_class(torch.tensor([1.0, 2, 4, 8, 16]), torch.tensor([1, 0, 1, 2, 2]), 3)
+    assert sums.tolist() == [[2, 5, 0], [0, 0, 0], [0, 0, 24]]
+    assert counts.tolist() == [[1, 2, 0], [0, 0, 0], [0, 0, 2]]
+
+
 def test_a_run_of_no_rows_sums_to_nothing():
     assert sums_of_runs(torch.ones(3, 1), torch.tensor([1, 0, 2])).flatten().tolist() == [1, 0, 2]

@@ -1,10 +1,10 @@
-"""From a round's reports to averages: per cluster, per part of a split, and what each client changed (spec §4).
+"""From a round's updates to averages: per cluster, per part of a split, and what each client changed (spec §4).
 
 Every average is one product: models × how much each counts in each average, their mass.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import torch
 from torch import Tensor
@@ -12,59 +12,25 @@ from torch import Tensor
 from hcfl.ensemble import Ensemble, flatten, mix, rows
 from hcfl.models import Network, Params
 from hcfl.state import Update
-from hcfl.tiers import MoveDecision, Prototypes
+from hcfl.tiers import MoveDecision
 from hcfl.tiers.weighting import one_hot
 
 
-@dataclass(frozen=True)
-class Reports:
-    """All trained models of a round, one row for each."""
+def own_rows(update: Update, members: Tensor) -> list[int]:
+    """Return, for each participant, the row of the model that counts in its own cluster."""
+    counts = update.mass[torch.arange(len(update.owners)), members[update.owners]] > 0
+    return torch.nonzero(counts).flatten().tolist()
 
-    clients: tuple[int, ...]
-    """The participants."""
-    sizes: Tensor
-    """N_i, (participants,)."""
-    owners: Tensor
-    """(rows,): position of the participant whose model it is."""
-    started: Tensor
-    """(rows, clusters): the mixture of clusters' models that training started from."""
-    mass: Tensor
-    """(rows, clusters): N_i times how much the model counts in each cluster's average."""
-    models: Ensemble
-    """Heads by row; extractors by row in the full topology, by participant in the split one."""
 
-    @classmethod
-    def of(cls, updates: Sequence[Update], like: Ensemble) -> "Reports":
-        """Line up the updates."""
-        owners = torch.tensor([position for position, update in enumerate(updates) for _ in update.mass])
-        sizes = torch.tensor([float(update.samples) for update in updates])
-        return cls(
-            clients=tuple(update.client for update in updates),
-            sizes=sizes,
-            owners=owners,
-            started=torch.cat([update.started.cpu() for update in updates]),
-            mass=torch.cat([update.mass.cpu() for update in updates]) * sizes[owners].unsqueeze(1),
-            models=Ensemble(
-                {name: torch.cat([update.extractors[name] for update in updates]) for name in like.extractors},
-                {name: torch.cat([update.heads[name] for update in updates]) for name in like.heads},
-                like.topology,
-            ),
-        )
-
-    def own_rows(self, members: Tensor) -> list[int]:
-        """Return, for each participant, the row of the model that counts in its own cluster."""
-        counts = self.mass[torch.arange(len(self.owners)), members[self.owners]] > 0
-        return torch.nonzero(counts).flatten().tolist()
-
-    def moved(self, moves: Sequence[MoveDecision]) -> "Reports":
-        """Let the only model of each client that moves count in its new cluster, or nowhere."""
-        mass, position = self.mass.clone(), {client: row for row, client in enumerate(self.clients)}
-        for move in moves:
-            if move.client in position:
-                mine = self.owners == position[move.client]
-                size = float(self.sizes[position[move.client]])
-                mass[mine] = size * one_hot(move.to, mass.shape[1]) if move.with_model else 0
-        return replace(self, mass=mass)
+def moved(update: Update, moves: Sequence[MoveDecision]) -> Update:
+    """Let the only model of each client that moves count in its new cluster, or nowhere."""
+    mass, position = update.mass.clone(), {client: row for row, client in enumerate(update.clients)}
+    for move in moves:
+        if move.client in position:
+            mine = update.owners == position[move.client]
+            size = float(update.sizes[position[move.client]])
+            mass[mine] = size * one_hot(move.to, mass.shape[1]) if move.with_model else 0
+    return replace(update, mass=mass)
 
 
 def weighted_mean(received: Params, reported: Params, mass: Tensor) -> Params:
@@ -84,43 +50,33 @@ def weighted_mean(received: Params, reported: Params, mass: Tensor) -> Params:
     return means
 
 
-def aggregate(received: Ensemble, reports: Reports) -> Ensemble:
+def aggregate(received: Ensemble, update: Update) -> Ensemble:
     """Average heads (full topology: whole models) per cluster, and a shared extractor over all participants."""
     shared = received.topology == "split"
-    mass = reports.sizes.unsqueeze(1) if shared else reports.mass
+    mass = update.sizes.unsqueeze(1) if shared else update.mass
     return Ensemble(
-        weighted_mean(received.extractors, reports.models.extractors, mass),
-        weighted_mean(received.heads, reports.models.heads, reports.mass),
+        weighted_mean(received.extractors, update.models.extractors, mass),
+        weighted_mean(received.heads, update.models.heads, update.mass),
         received.topology,
     )
 
 
-def without_the_empty(ensemble: Ensemble, reports: Reports) -> Ensemble:
+def without_the_empty(ensemble: Ensemble, update: Update) -> Ensemble:
     """Set the models of clusters that no participant trained to zero, as some public code does."""
-    alive = reports.mass.sum(dim=0) > 0
+    alive = update.mass.sum(dim=0) > 0
     return ensemble.map(lambda tensor: tensor * alive.to(tensor).view(-1, *(1,) * (tensor.ndim - 1)))
 
 
-def common_model(received: Ensemble, reports: Reports, members: Tensor) -> Ensemble:
+def common_model(received: Ensemble, update: Update, members: Tensor) -> Ensemble:
     """N_i-weighted mean of every participant's model of its own cluster, as an ensemble of one."""
-    own = reports.own_rows(members)
-    everybody = reports.sizes.unsqueeze(1)
-    extractors = reports.models.extractors if received.topology == "split" else rows(reports.models.extractors, own)
+    own = own_rows(update, members)
+    everybody = update.sizes.unsqueeze(1)
+    extractors = update.models.extractors if received.topology == "split" else rows(update.models.extractors, own)
     first = received.select([0])
     return Ensemble(
         weighted_mean(first.extractors, extractors, everybody),
-        weighted_mean(first.heads, rows(reports.models.heads, own), everybody),
+        weighted_mean(first.heads, rows(update.models.heads, own), everybody),
         received.topology,
-    )
-
-
-def stack_prototypes(updates: Sequence[Update]) -> Prototypes:
-    """Stack the participants' prototypes, one row each."""
-    each = [update.prototypes for update in updates if update.prototypes is not None]
-    return Prototypes(
-        torch.stack([p.class_means for p in each]),
-        torch.stack([p.class_counts for p in each]),
-        torch.stack([p.mean for p in each]),
     )
 
 
@@ -129,41 +85,41 @@ def own_parameters(network: Network, ensemble: Ensemble) -> Tensor:
     return flatten(ensemble.heads, ensemble.extractors if ensemble.topology == "full" else {}, network.buffers)
 
 
-def own_models(network: Network, reports: Reports, members: Tensor) -> Tensor:
+def own_models(network: Network, update: Update, members: Tensor) -> Tensor:
     """Return each participant's trained parameters that are its own cluster's, (participants, parameters)."""
-    return own_parameters(network, reports.models.select(reports.own_rows(members)))
+    return own_parameters(network, update.models.select(own_rows(update, members)))
 
 
-def own_updates(network: Network, received: Ensemble, reports: Reports, members: Tensor) -> Tensor:
+def own_updates(network: Network, received: Ensemble, update: Update, members: Tensor) -> Tensor:
     """How each participant changed its own cluster's head (full topology: whole model), (participants, parameters)."""
     before = own_parameters(network, received)
-    started = reports.started[reports.own_rows(members)].to(before)
-    return own_models(network, reports, members) - started @ before
+    started = update.started[own_rows(update, members)].to(before)
+    return own_models(network, update, members) - started @ before
 
 
-def whole_updates(network: Network, received: Ensemble, reports: Reports, members: Tensor) -> Tensor:
+def whole_updates(network: Network, received: Ensemble, update: Update, members: Tensor) -> Tensor:
     """How each participant changed its own cluster's model, a shared extractor included."""
-    own = own_updates(network, received, reports, members)
+    own = own_updates(network, received, update, members)
     if received.topology == "full":
         return own
     shared = [
-        (reports.models.extractors[name] - sent).flatten(1)
+        (update.models.extractors[name] - sent).flatten(1)
         for name, sent in sorted(received.extractors.items())
         if name not in network.buffers
     ]
     return torch.cat([own, *shared], dim=1)
 
 
-def part_model(ensemble: Ensemble, reports: Reports, part: Sequence[int], column: int) -> Ensemble:
+def part_model(ensemble: Ensemble, update: Update, part: Sequence[int], column: int) -> Ensemble:
     """Average one cluster's model over a part of its clients; without participants it stays the cluster's."""
     members = set(part)
-    inside = torch.tensor([client in members for client in reports.clients])[reports.owners]
-    mass = (reports.mass[:, column] * inside).unsqueeze(1)
+    inside = torch.tensor([client in members for client in update.clients])[update.owners]
+    mass = (update.mass[:, column] * inside).unsqueeze(1)
     parent = ensemble.select([column])
-    heads = weighted_mean(parent.heads, reports.models.heads, mass)
+    heads = weighted_mean(parent.heads, update.models.heads, mass)
     if ensemble.topology == "split":
         return Ensemble(ensemble.extractors, heads, "split")
-    return Ensemble(weighted_mean(parent.extractors, reports.models.extractors, mass), heads, "full")
+    return Ensemble(weighted_mean(parent.extractors, update.models.extractors, mass), heads, "full")
 
 
 def merged(ensemble: Ensemble, kept: Sequence[int], owner: Sequence[int], sizes: Tensor) -> Ensemble:

@@ -6,7 +6,7 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from hcfl.aggregation import Reports, aggregate, merged, part_model, with_columns
+from hcfl.aggregation import aggregate, merged, moved, part_model, with_columns
 from hcfl.clusters import (
     FIRST,
     SECOND,
@@ -22,18 +22,18 @@ from hcfl.clusters import (
     without,
 )
 from hcfl.ensemble import Ensemble
-from hcfl.state import ServerState
+from hcfl.state import ServerState, Update
 from hcfl.tiers import Decision, MergeDecision, MoveDecision, SplitDecision
 from hcfl.tiers.weighting import one_hot
 
 
-def apply(received: Ensemble, state: ServerState, decision: Decision, hard: bool, reports: Reports) -> ServerState:
+def apply(received: Ensemble, state: ServerState, decision: Decision, hard: bool, update: Update) -> ServerState:
     """Carry out a decision: moves, splits, merges, then removals; `received` are the models of the round's start."""
     ids = state.clusters
     if decision.moves:
-        state = _move(received, state, decision.moves, hard, reports)
+        state = _move(received, state, decision.moves, hard, update)
     for split in decision.splits:
-        state = _split(state, split, hard, reports)
+        state = _split(state, split, hard, update)
     if decision.merges:
         state = _merge(state, decision.merges, ids)
     for column in decision.remove:
@@ -41,7 +41,7 @@ def apply(received: Ensemble, state: ServerState, decision: Decision, hard: bool
     return state
 
 
-def _split(state: ServerState, decision: SplitDecision, hard: bool, reports: Reports) -> ServerState:
+def _split(state: ServerState, decision: SplitDecision, hard: bool, update: Update) -> ServerState:
     rule: Rule = "move" if hard else "halve" if decision.halve else "one-hot"
     change = Split(
         round=state.round,
@@ -56,7 +56,7 @@ def _split(state: ServerState, decision: SplitDecision, hard: bool, reports: Rep
     )
     parts = change.parts(len(state.members))
     parent = decision.parent
-    first, second = (part_model(state.ensemble, reports, part, parent) for part in (decision.first, decision.second))
+    first, second = (part_model(state.ensemble, update, part, parent) for part in (decision.first, decision.second))
     counts = state.counts
     return replace(
         _changed(state, change),
@@ -114,7 +114,7 @@ def _merge(state: ServerState, decisions: Sequence[MergeDecision], ids: tuple[in
 
 
 def _move(
-    received: Ensemble, state: ServerState, moves: Sequence[MoveDecision], hard: bool, reports: Reports
+    received: Ensemble, state: ServerState, moves: Sequence[MoveDecision], hard: bool, update: Update
 ) -> ServerState:
     """Put clients into other clusters; with hard weights, models are averaged anew without them, or with them there."""
     clients, columns = [move.client for move in moves], [move.to for move in moves]
@@ -125,7 +125,7 @@ def _move(
     if hard and counts is not None:
         counts = counts.clone()
         counts[clients] = weights[clients].unsqueeze(2) * counts[clients].sum(dim=1, keepdim=True)
-    ensemble = aggregate(received, reports.moved(moves)) if hard else state.ensemble
+    ensemble = aggregate(received, moved(update, moves)) if hard else state.ensemble
     return replace(_changed(state, change), ensemble=ensemble, weights=weights, members=members, counts=counts)
 
 

@@ -1,21 +1,27 @@
-"""What one client does in a round: catch up, E-step, evidence for tiers 3 and 4, local training (spec §3 and §5)."""
+"""What clients do in a round: catch up, E-step, evidence for tiers 3 and 4, local training (spec §3 and §5).
 
-from collections.abc import Sequence
+Everything is written for several clients, whose samples lie one after another; a real client is a group of one. An
+engine only decides whom it puts together, and who trains. Weights live on the CPU, features and models where the
+inputs are.
+"""
+
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 
-from hcfl import rng
 from hcfl.aggregation import own_parameters
 from hcfl.clusters import follow, missed_split
-from hcfl.ensemble import Ensemble, embed, flatten, forward
-from hcfl.local import Given, Job, Plan, train
+from hcfl.ensemble import Copies, Ensemble, embed, forward
+from hcfl.evidence import compared_features, first_signatures
+from hcfl.inputs import some
+from hcfl.local import Given, Trainer, job, train
 from hcfl.method import Method
 from hcfl.models import Network
+from hcfl.owners import Owners
 from hcfl.state import Broadcast, ClientState, Update
-from hcfl.tiers import Assigned, FuzzyCMeans, Prototypes, Seen, SettlesAfterTraining, Signs, Weights
-from hcfl.tiers.distance import prototypes
+from hcfl.tiers import Assigned, FuzzyCMeans, Seen, SettlesAfterTraining, Weights
 from hcfl.tiers.formulation import class_counts, objective
 from hcfl.tiers.gaussians import (
     Moments,
@@ -26,24 +32,7 @@ from hcfl.tiers.gaussians import (
     mixture_log_density,
 )
 from hcfl.tiers.weighting import uniform
-from hcfl.training import LocalData, LocalSGD, batch_indices, cross_entropy_per_cluster
-
-
-@dataclass(frozen=True)
-class Work:
-    """What a client is about to train, and what it already knows to report."""
-
-    client: int
-    data: LocalData
-    first: bool
-    """Whether it takes part for the first time."""
-    weights: Weights
-    log_likelihood: Tensor
-    gamma: Tensor
-    features: Tensor | None
-    moments: Moments | None
-    jobs: tuple[Job, ...]
-    """Its part of the round's training, then, where it is wanted, its first update of the initial model."""
+from hcfl.training import LocalData, LocalSGD, cross_entropy_per_cluster
 
 
 def take_part(
@@ -52,88 +41,80 @@ def take_part(
     sgd: LocalSGD,
     data: LocalData,
     broadcast: Broadcast,
-    client: int,
-    state: ClientState | None,
+    clients: Sequence[int],
+    states: Mapping[int, ClientState],
     seed: int,
-) -> tuple[Update, ClientState]:
-    """Do one client's work of a round; `state` is None for a client that takes part for the first time."""
-    weights = catch_up(method, data, broadcast, client, state)
-    looked = forward(network, broadcast.ensemble.select(columns_of(method, weights)), data.inputs)
-    work = prepare(method, network, sgd, data, broadcast, client, state, seed, weights, looked)
-    trained = [train(network, job) for job in work.jobs]
-    return finish(method, network, broadcast, work, trained)
+    trainer: Trainer = train,
+) -> tuple[Update, list[ClientState]]:
+    """Do the work of some clients in a round; who takes part for the first time has no state yet."""
+    owners, labels = data.owners, data.labels
+    known = [states.get(client) for client in clients]
+    new = torch.tensor([state is None for state in known])
+    weights = Weights.join(
+        [
+            catch_up(method, broadcast, client, state, Owners((samples,)))
+            for client, state, samples in zip(clients, known, owners.sizes, strict=True)
+        ]
+    )
 
-
-def prepare(
-    method: Method,
-    network: Network,
-    sgd: LocalSGD,
-    data: LocalData,
-    broadcast: Broadcast,
-    client: int,
-    state: ClientState | None,
-    seed: int,
-    weights: Weights,
-    looked: tuple[Tensor | None, Tensor],
-) -> Work:
-    """E-step and plan, from the client's weights and what `forward` gave for the clusters that it looks at."""
-    features, labels = looked[0], data.labels
-    log_likelihood, inputs = _likelihood(method, network, data, broadcast, weights, looked[1])
+    # The E-step (tiers 1 and 2), from one look at the data.
+    looked = looked_at(method, weights.client)
+    features, log_prob = look(network, broadcast.ensemble, data, looked)
+    inputs = model_inputs(network, broadcast, data, weights.components)
+    density = inputs.log_density(weights.components, owners)
+    likelihood = method.formulation.log_likelihood(log_prob, labels, broadcast.class_shares, density)
+    likelihood = likelihood.masked_fill(~owners.each(looked), -torch.inf)
     seen = Seen(
-        log_likelihood,
-        class_mix=torch.bincount(labels, minlength=data.classes) / len(labels),
-        class_shares=broadcast.class_shares,
-        round=broadcast.round,
-        first=state is None,
+        likelihood, owners, class_mix(labels, data.classes, owners), broadcast.class_shares, broadcast.round, new
     )
     after, gamma = method.weighting.e_step(weights, seen)
-    components, moments = inputs.m_step(weights.components, gamma)
+    components, moments = inputs.m_step(weights.components, gamma, owners)
     weights = replace(after, components=components)
 
-    received, own = broadcast.ensemble, None if state is None else state.own
-    plan = method.local.plan(Given(received, weights, gamma, method.weighting.hard, broadcast.common, own))
-    start = _features(network, plan, received, features, data)
-    local = replace(sgd, proximal=method.local.proximal)
-    generator = rng.torch_generator(seed, "batches", broadcast.round, client)
-    batches = batch_indices(len(data), local, generator, singles=not network.buffers)
-    job = Job(plan, start, data, batches, local, (seed, "local training", broadcast.round, client))
-    jobs = [job]
-    if state is None and "first updates" in method.needs:
-        jobs.append(_first_update(network, sgd, data, broadcast, client, seed))
-    return Work(client, data, state is None, weights, log_likelihood, gamma, features, moments, tuple(jobs))
-
-
-def finish(
-    method: Method, network: Network, broadcast: Broadcast, work: Work, trained: Sequence[Ensemble]
-) -> tuple[Update, ClientState]:
-    """Turn what was trained into what the client sends and keeps."""
-    weights, data = work.weights, work.data
-    if isinstance(method.weighting, SettlesAfterTraining):
-        distances = parameter_distances(network, broadcast.ensemble, trained[0])
-        weights = replace(method.weighting.settle(weights, distances), components=weights.components)
-    update = Update(
-        client=work.client,
-        samples=len(data),
-        extractors=trained[0].extractors,
-        heads=trained[0].heads,
-        started=work.jobs[0].plan.started,
-        mass=method.local.mass(_counted(method, weights), method.weighting.hard),
-        weights=weights.client,
-        objective=float(objective(work.log_likelihood, weights.client)),
-        counts=class_counts(work.gamma, data.labels, data.classes) if method.uses_class_shares else None,
-        prototypes=_prototypes(method, work.features, data),
-        signature=_signature(method, network, work, trained[1] if len(trained) > 1 else None),
-        moments=work.moments,
+    # Local training.
+    own = [None if state is None else state.own for state in known]
+    plan = method.local.plan(
+        Given(broadcast.ensemble, owners, weights, gamma, method.weighting.hard, broadcast.common, own)
     )
-    kept = trained[0] if method.local.kept else None
-    return update, ClientState(broadcast.round, broadcast.clusters, weights, kept)
+    local = replace(sgd, proximal=method.local.proximal)
+    names = [("batches", broadcast.round, client) for client in clients]
+    purposes = [(seed, "local training", broadcast.round, client) for client in clients]
+    start = features if plan.received else _features(network, plan.start, data)
+    trained = trainer(network, job(network, local, data, plan, start, seed, names, purposes))
+    if isinstance(method.weighting, SettlesAfterTraining):
+        distances = parameter_distances(network, broadcast.ensemble, trained.rows()).cpu()
+        weights = replace(method.weighting.settle(weights, distances), components=weights.components)
+
+    # What they send and keep.
+    sizes = owners.lengths.float()
+    mass = method.local.mass(_counted(method, weights), method.weighting.hard) * sizes.view(-1, 1, 1)
+    update = Update(
+        clients=tuple(clients),
+        sizes=sizes,
+        models=trained.rows(),
+        owners=torch.repeat_interleave(torch.arange(len(clients)), trained.models),
+        started=plan.started.flatten(0, 1),
+        mass=mass.flatten(0, 1),
+        weights=weights.client,
+        objective=objective(likelihood, weights.client, owners),
+        counts=class_counts(gamma, labels, data.classes, owners) if method.uses_class_shares else None,
+        prototypes=compared_features(method, features, data),
+        signatures=first_signatures(method, network, sgd, data, broadcast, clients, new, seed, trainer),
+        moments=moments,
+    )
+    kept = [trained.of(row) if method.local.kept else None for row in range(len(clients))]
+    states_after = [
+        ClientState(broadcast.round, broadcast.clusters, mine, model)
+        for mine, model in zip(weights.split(owners), kept, strict=True)
+    ]
+    return update, states_after
 
 
-def catch_up(method: Method, data: LocalData, broadcast: Broadcast, client: int, state: ClientState | None) -> Weights:
+def catch_up(method: Method, broadcast: Broadcast, client: int, state: ClientState | None, owners: Owners) -> Weights:
     """Bring a client's weights to the clusters of today; somebody new starts from what the server has of it."""
     if state is None:
-        start = method.weighting.start(broadcast.weights[client].to(data.inputs.device), len(data))
-        return replace(start, components=method.uniform_components(len(start.client), data.inputs.device))
+        start = method.weighting.start(broadcast.weights[[client]], owners)
+        return replace(start, components=method.uniform_components(len(broadcast.clusters)))
     return weights_of_today(method, broadcast, client, state)
 
 
@@ -145,111 +126,107 @@ def weights_of_today(method: Method, broadcast: Broadcast, client: int, state: C
     missed = [change for change in broadcast.changes if change.round >= state.round]
     weights = follow(state.weights, state.clusters, missed, client)
     if method.weighting.hard and missed_split(state.weights, state.clusters, missed, client):
-        return replace(weights, client=uniform(len(weights.client)).to(weights.client))
+        return replace(weights, client=uniform(weights.client.shape[1]).unsqueeze(0))
     return weights
 
 
-def columns_of(method: Method, weights: Weights) -> list[int]:
-    """Return the clusters that a client looks at: its own where the server has assigned it to one, else all."""
-    placed = is_placed(method, weights.client)
-    return [int(weights.client.argmax())] if placed else list(range(len(weights.client)))
+def looked_at(method: Method, weights: Tensor) -> Tensor:
+    """Return which clusters each client looks at: its own where the server has assigned it to one, else all."""
+    return (weights == 1) | ~placed(method, weights).unsqueeze(1)
 
 
-def is_placed(method: Method, weights: Tensor) -> bool:
-    """Whether the server has assigned a client to a cluster: then it needs no other cluster's model."""
-    return isinstance(method.weighting, Assigned) and float(weights.max()) == 1
+def placed(method: Method, weights: Tensor) -> Tensor:
+    """Whether the server has assigned each client to a cluster: then it needs no other cluster's model."""
+    assigned = weights.max(dim=1).values == 1
+    return assigned if isinstance(method.weighting, Assigned) else torch.zeros_like(assigned)
+
+
+def look(network: Network, ensemble: Ensemble, data: LocalData, looked: Tensor) -> tuple[Tensor | None, Tensor]:
+    """Return the shared features (split topology) and log p_k(y|x), (samples, clusters), on the CPU.
+
+    Every extractor runs once, on the samples of the clients that look at it.
+    """
+    labels = data.labels.to(data.inputs.device)
+    if ensemble.topology == "split":
+        features, logits = forward(network, ensemble, data.inputs)
+        return features, -cross_entropy_per_cluster(logits, labels).cpu()
+    log_prob = torch.zeros(len(data), ensemble.clusters)
+    for cluster, who in enumerate(data.owners.each(looked).T):
+        chosen = torch.nonzero(who).flatten().to(labels.device)
+        if len(chosen) == 0:
+            continue
+        everybody = len(chosen) == len(data)
+        inputs = data.inputs if everybody else some(data.inputs, chosen)
+        _, logits = forward(network, ensemble.select([cluster]), inputs)
+        mine = labels if everybody else labels[chosen]
+        log_prob[chosen.cpu(), cluster] = -cross_entropy_per_cluster(logits, mine)[:, 0].cpu()
+    return None, log_prob
 
 
 @dataclass(frozen=True)
-class _Inputs:
-    """A client's inputs as the formulation models them: nothing, features in round 1, z with the Gaussians later."""
+class ModelledInputs:
+    """Clients' inputs as the formulation models them: nothing, features in round 1, z with the Gaussians later."""
 
     features: Tensor | None = None
     z: Tensor | None = None
     log_densities: Tensor | None = None
 
-    def m_step(self, components: Tensor | None, gamma: Tensor) -> tuple[Tensor | None, Moments | None]:
+    def log_density(self, components: Tensor | None, owners: Owners) -> Tensor | None:
+        """Log p_k(z) under each client's mixing ρ, (samples, clusters), where it is known already."""
+        if components is None or self.log_densities is None:
+            return None
+        return mixture_log_density(components, self.log_densities, owners)
+
+    def m_step(self, components: Tensor | None, gamma: Tensor, owners: Owners) -> tuple[Tensor | None, Moments | None]:
         """Return the new mixing ρ and what the server needs to estimate the Gaussians."""
         if components is None or self.features is None:
             return components, None
         if self.log_densities is None or self.z is None:
             return components, feature_moments(self.features)
-        joint = component_responsibilities(components, self.log_densities, gamma)
-        return component_step(components, joint), gaussian_moments(joint, self.z)
+        joint = component_responsibilities(components, self.log_densities, gamma, owners)
+        return component_step(components, joint, owners), gaussian_moments(joint, self.z)
 
 
-def _likelihood(
-    method: Method, network: Network, data: LocalData, broadcast: Broadcast, weights: Weights, logits: Tensor
-) -> tuple[Tensor, _Inputs]:
-    """Return log L_k (samples, clusters) and the inputs as they are modelled, from the logits of `columns_of`."""
-    columns = columns_of(method, weights)
-    log_prob = -cross_entropy_per_cluster(logits, data.labels)
-    inputs, log_density = _Inputs(), None
-    if weights.components is not None:
-        assert broadcast.anchor is not None
-        embedded = embed(network, broadcast.anchor.extractor(0), data.inputs)
-        inputs = _Inputs(embedded)
-        if broadcast.gaussians is not None:
-            z = broadcast.gaussians.embed(embedded)
-            densities = broadcast.gaussians.log_densities(z)
-            inputs = _Inputs(embedded, z, densities)
-            log_density = mixture_log_density(weights.components[columns], densities)
-    seen = method.formulation.log_likelihood(log_prob, data.labels, broadcast.class_shares[columns], log_density)
-    log_likelihood = seen.new_full((len(data), len(weights.client)), -torch.inf)
-    log_likelihood[:, columns] = seen
-    return log_likelihood, inputs
+def model_inputs(network: Network, broadcast: Broadcast, data: LocalData, components: Tensor | None) -> ModelledInputs:
+    """Embed the inputs by the initial extractor, where the formulation has a density of them."""
+    if components is None:
+        return ModelledInputs()
+    assert broadcast.anchor is not None
+    features = embed(network, broadcast.anchor.extractor(0), data.inputs)
+    if broadcast.gaussians is None:
+        return ModelledInputs(features)
+    z = broadcast.gaussians.embed(features)
+    return ModelledInputs(features, z, broadcast.gaussians.log_densities(z))
+
+
+def class_mix(labels: Tensor, classes: int, owners: Owners) -> Tensor:
+    """p_i(y) of each client, (clients, classes)."""
+    counts = torch.bincount(owners.index * classes + labels, minlength=len(owners) * classes)
+    return counts.view(len(owners), classes) / owners.lengths.unsqueeze(1)
 
 
 def parameter_distances(network: Network, received: Ensemble, trained: Ensemble) -> Tensor:
-    """‖θ_k − θ_i‖₂ of one trained model to every cluster, over all parameters that are the cluster's own."""
-    apart = own_parameters(network, received) - own_parameters(network, trained)
-    distances: Tensor = torch.linalg.vector_norm(apart, dim=1)
-    return distances
+    """‖θ_k − θ_i‖₂ of one trained model of each client to every cluster, (clients, clusters).
+
+    Over all parameters that are the cluster's own.
+    """
+    mine, centres = own_parameters(network, trained), own_parameters(network, received)
+    return torch.stack([torch.linalg.vector_norm(mine - centre, dim=1) for centre in centres], dim=1)
 
 
 def _counted(method: Method, weights: Weights) -> Tensor:
-    """How much a client counts in each cluster: its weight, in fuzzy c-means u^m."""
+    """How much clients count in each cluster: their weight, in fuzzy c-means u^m."""
     return weights.client**method.weighting.fuzzifier if isinstance(method.weighting, FuzzyCMeans) else weights.client
 
 
-def _features(
-    network: Network, plan: Plan, received: Ensemble, features: Tensor | None, data: LocalData
-) -> Tensor | None:
-    """Return the features of the extractor that training starts from: the shared one, or the client's own."""
-    if features is None or plan.start.extractors is received.extractors:
-        return features
-    return embed(network, plan.start.extractor(0), data.inputs)
-
-
-def _prototypes(method: Method, features: Tensor | None, data: LocalData) -> Prototypes | None:
-    """Prototypes of the shared features, or of their norms."""
-    if features is not None and "prototypes" in method.needs:
-        return prototypes(features, data.labels, data.classes)
-    if features is not None and "feature norms" in method.needs:
-        return prototypes(torch.linalg.vector_norm(features, dim=1, keepdim=True), data.labels, data.classes)
-    return None
-
-
-def _first_update(
-    network: Network, sgd: LocalSGD, data: LocalData, broadcast: Broadcast, client: int, seed: int
-) -> Job:
-    """Plan one local epoch from the initial model."""
-    assert broadcast.anchor is not None
-    anchor = broadcast.anchor
-    once = replace(sgd, epochs=1, proximal=0.0)
-    generator = rng.torch_generator(seed, "signature", client)
-    batches = batch_indices(len(data), once, generator, singles=not network.buffers)
-    plan = Plan(anchor, torch.ones(1, 1), data.inputs.new_ones(len(data), 1), anchor)
-    features = embed(network, anchor.extractor(0), data.inputs) if anchor.topology == "split" else None
-    return Job(plan, features, data, batches, once, (seed, "signature", client))
-
-
-def _signature(method: Method, network: Network, work: Work, trained: Ensemble | None) -> Tensor | None:
-    """Return what a client sends once: its update of the initial model, or what the distance makes of its data."""
-    if trained is not None:
-        anchor = work.jobs[1].plan.start
-        before, after = (flatten(model.heads, model.extractors, network.buffers) for model in (anchor, trained))
-        return (after - before)[0]
-    if work.first and "signatures" in method.needs and isinstance(method.distance, Signs):
-        return method.distance.signature(work.data.inputs, work.data.labels)
-    return None
+def _features(network: Network, start: Copies, data: LocalData) -> Tensor | None:
+    """Return the features of extractors that clients kept to themselves."""
+    if start.topology == "full":
+        return None
+    parts = torch.split(torch.arange(len(data)), list(data.owners.sizes))
+    return torch.cat(
+        [
+            embed(network, start.of(row).extractor(0), some(data.inputs, part.to(data.inputs.device)))
+            for row, part in enumerate(parts)
+        ]
+    )

@@ -140,14 +140,14 @@ def merge_weights(weights: Tensor, into: int, gone: int) -> Tensor:
 
 
 def follow(weights: Weights, clusters: tuple[int, ...], changes: Sequence[Change], client: int | None) -> Weights:
-    """Apply changes to the weights of one client, or of somebody outside the federation (None)."""
+    """Apply changes to the weights of one client, or of somebody outside the federation (None): a group of one."""
     for change in changes:
-        rows = [weights.client.unsqueeze(0)] + ([] if weights.sample is None else [weights.sample])
-        after = [_follow_one(table, clusters, change, client) for table in rows]
-        components = weights.components
-        if components is not None:
-            components = _follow_components(components, weights.client, clusters, change)
-        weights = Weights(after[0][0], after[1] if len(after) > 1 else None, components)
+        sample, components = weights.sample, weights.components
+        weights = Weights(
+            _follow_one(weights.client, clusters, change, client),
+            None if sample is None else _follow_one(sample, clusters, change, client),
+            None if components is None else _follow_components(components, weights.client, clusters, change),
+        )
         clusters = clusters_after(clusters, change)
     return weights
 
@@ -176,14 +176,14 @@ def _follow_one(weights: Tensor, clusters: tuple[int, ...], change: Change, clie
 
 
 def _follow_components(components: Tensor, weights: Tensor, clusters: tuple[int, ...], change: Change) -> Tensor:
-    """ρ (clusters, Gaussians): a new cluster mixes the Gaussians like its parent; a merged one adds up π = ω·ρ."""
+    """ρ (1, clusters, Gaussians): a new cluster mixes the Gaussians like its parent; a merged one adds up π = ω·ρ."""
     if isinstance(change, Split):
-        return torch.cat([components, components[[clusters.index(change.parent)]]])
+        return torch.cat([components, components[:, [clusters.index(change.parent)]]], dim=1)
     if isinstance(change, Merge):
         pair = [clusters.index(change.into), clusters.index(change.gone)]
-        mass = (weights[pair].unsqueeze(1) * components[pair]).sum(dim=0)
+        mass = (weights[:, pair].unsqueeze(2) * components[:, pair]).sum(dim=1)
         if mass.sum() > 0:
             components = components.clone()
-            components[pair[0]] = mass / mass.sum()
+            components[:, pair[0]] = mass / mass.sum()
     stay = clusters_after(clusters, change)
-    return components[[column for column, cluster in enumerate(clusters) if cluster in stay]]
+    return components[:, [column for column, cluster in enumerate(clusters) if cluster in stay]]

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from hcfl import rng
 from hcfl.errors import InputError
+from hcfl.inputs import Inputs
 from hcfl.models import Builder, Network, Pair, Params, parameters_of
 
 Topology = Literal["split", "full"]
@@ -29,6 +30,15 @@ class Ensemble:
     heads: Params
     """Leading axis K."""
     topology: Topology
+
+    @staticmethod
+    def join(several: Sequence["Ensemble"]) -> "Ensemble":
+        """Line up the models of several ensembles; in the split topology, each brings its own extractor."""
+        extractors, heads = (
+            {name: torch.cat([part[name] for part in parts]) for name in parts[0]}
+            for parts in ([one.extractors for one in several], [one.heads for one in several])
+        )
+        return Ensemble(extractors, heads, several[0].topology)
 
     @property
     def clusters(self) -> int:
@@ -58,6 +68,71 @@ class Ensemble:
         return Ensemble(extractors, heads, self.topology)
 
 
+@dataclass(frozen=True)
+class Copies:
+    """Models of several clients: every tensor is (clients, models, …); in the split topology, one extractor each."""
+
+    extractors: Params
+    heads: Params
+    topology: Topology
+
+    @staticmethod
+    def stack(each: Sequence[Ensemble]) -> "Copies":
+        """Put one ensemble of each client together."""
+        return Copies(stack([one.extractors for one in each]), stack([one.heads for one in each]), each[0].topology)
+
+    @property
+    def clients(self) -> int:
+        """How many clients."""
+        return len(next(iter(self.heads.values())))
+
+    @property
+    def models(self) -> int:
+        """How many heads, or whole models, each of them has."""
+        return next(iter(self.heads.values())).shape[1]
+
+    def of(self, client: int) -> Ensemble:
+        """Return one client's models."""
+        return Ensemble(row(self.extractors, client), row(self.heads, client), self.topology)
+
+    def map(self, change: Callable[[Tensor], Tensor]) -> "Copies":
+        """Apply the same to all tensors."""
+        extractors = {name: change(tensor) for name, tensor in self.extractors.items()}
+        return Copies(extractors, {name: change(tensor) for name, tensor in self.heads.items()}, self.topology)
+
+    def rows(self) -> Ensemble:
+        """Line up all clients' models in one axis."""
+        lined = self.map(lambda tensor: tensor.flatten(0, 1))
+        return Ensemble(lined.extractors, lined.heads, self.topology)
+
+
+def copies(ensemble: Ensemble, columns: Tensor) -> Copies:
+    """Give each client the models of some clusters, from columns (clients, models)."""
+
+    def pick(tensor: Tensor) -> Tensor:
+        return tensor[columns.to(tensor.device)]
+
+    return _for_clients(ensemble, len(columns), pick)
+
+
+def blends(ensemble: Ensemble, weights: Tensor) -> Copies:
+    """Σ_k u_k θ_k for each client, from weights (clients, clusters)."""
+
+    def blend(tensor: Tensor) -> Tensor:
+        return mix(weights.to(tensor.device), tensor).unsqueeze(1)
+
+    return _for_clients(ensemble, len(weights), blend)
+
+
+def _for_clients(ensemble: Ensemble, clients: int, make: Callable[[Tensor], Tensor]) -> Copies:
+    """Make every client's own models; a shared extractor stays what it is, and is not copied."""
+    if ensemble.topology == "split":
+        extractors = {name: tensor.expand(clients, *tensor.shape) for name, tensor in ensemble.extractors.items()}
+    else:
+        extractors = {name: make(tensor) for name, tensor in ensemble.extractors.items()}
+    return Copies(extractors, {name: make(tensor) for name, tensor in ensemble.heads.items()}, ensemble.topology)
+
+
 def row(params: Params, index: int) -> Params:
     """Return one model of stacked parameters."""
     return {name: tensor[index] for name, tensor in params.items()}
@@ -77,11 +152,6 @@ def mix(weights: Tensor, stacked: Tensor) -> Tensor:
     """Weighted sums of stacked tensors, (sums, …), from weights (sums, models); counters are rounded."""
     sums = (weights @ stacked.to(weights.dtype).reshape(len(stacked), -1)).view(len(weights), *stacked.shape[1:])
     return sums if stacked.is_floating_point() else sums.round().to(stacked.dtype)
-
-
-def blend(ensemble: Ensemble, weights: Tensor) -> Ensemble:
-    """Σ_k u_k θ_k, as an ensemble of one; a shared extractor stays what it is."""
-    return ensemble.map(lambda tensor: mix(weights.unsqueeze(0), tensor))
 
 
 def flatten(heads: Params, extractors: Params, skip: frozenset[str]) -> Tensor:
@@ -144,14 +214,14 @@ def parts(samples: int, elements: int) -> list[slice]:
 
 
 @torch.no_grad()
-def embed(network: Network, extractor: Params, inputs: Tensor) -> Tensor:
+def embed(network: Network, extractor: Params, inputs: Inputs) -> Tensor:
     """Z = φ(x) in evaluation mode, pass by pass."""
     chunks = [network.embed(extractor, inputs[part]) for part in parts(len(inputs), inputs[:1].numel())]
     return chunks[0] if len(chunks) == 1 else torch.cat(chunks)
 
 
 @torch.no_grad()
-def forward(network: Network, ensemble: Ensemble, inputs: Tensor) -> tuple[Tensor | None, Tensor]:
+def forward(network: Network, ensemble: Ensemble, inputs: Inputs) -> tuple[Tensor | None, Tensor]:
     """Return the shared features (split topology only) and the logits of all clusters (samples, clusters, classes).
 
     The shared extractor runs once, not once per head.
@@ -166,10 +236,7 @@ def forward(network: Network, ensemble: Ensemble, inputs: Tensor) -> tuple[Tenso
     return None, torch.cat(logits, dim=1)
 
 
-def class_log_probs(network: Network, ensemble: Ensemble, inputs: Callable[[slice], Tensor], samples: int) -> Tensor:
-    """Log p_k(·|x) under every cluster, (samples, clusters, classes); `inputs` gives the inputs of a slice."""
-    chunks = [
-        torch.log_softmax(forward(network, ensemble, inputs(part))[1], dim=2)
-        for part in parts(samples, inputs(slice(0, 1)).numel())
-    ]
-    return torch.cat(chunks)
+@torch.no_grad()
+def class_log_probs(network: Network, ensemble: Ensemble, inputs: Inputs) -> Tensor:
+    """Log p_k(·|x) under every cluster, (samples, clusters, classes)."""
+    return torch.log_softmax(forward(network, ensemble, inputs)[1], dim=2)

@@ -1,6 +1,6 @@
 """Measurement: Val, Test, clustering quality against the truth, and the cost ledger (spec §8)."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import Literal
 
@@ -10,12 +10,14 @@ from numpy.typing import NDArray
 from sklearn.metrics import adjusted_rand_score, normalized_mutual_info_score
 from torch import Tensor
 
-from hcfl.client import is_placed, weights_of_today
+from hcfl.client import class_mix, placed, weights_of_today
 from hcfl.clusters import follow
 from hcfl.data import Federation, Newcomer, Truth
-from hcfl.ensemble import Ensemble, class_log_probs, embed, parts
+from hcfl.ensemble import Ensemble, class_log_probs, embed
+from hcfl.inputs import Scaled
 from hcfl.method import Method
 from hcfl.models import Network, Params
+from hcfl.owners import Owners
 from hcfl.server import shares
 from hcfl.state import Broadcast, ClientState, ServerState, Update
 from hcfl.tiers import Prototypes, Seen, Weights
@@ -41,51 +43,42 @@ def log_densities(federation: Federation, network: Network, state: ServerState, 
     """Log N_a(z) of raw inputs under each Gaussian, (samples, Gaussians), where the formulation models them."""
     if state.gaussians is None or state.anchor is None:
         return None
-    chunks = []
-    for part in parts(len(inputs), inputs[:1].numel()):
-        features = embed(network, state.anchor.extractor(0), federation.scaling(inputs[part]))
-        chunks.append(state.gaussians.log_densities(state.gaussians.embed(features)))
-    return torch.cat(chunks)
+    features = embed(network, state.anchor.extractor(0), Scaled(inputs, federation.scaling))
+    return state.gaussians.log_densities(state.gaussians.embed(features))
 
 
 def val_accuracy(
     federation: Federation, network: Network, method: Method, state: ServerState, clients: Mapping[int, ClientState]
 ) -> float | None:
     """Sample-weighted accuracy over all clients' held-out data, predicted with each one's ω̃, or its own model."""
-    rows = federation.val_rows
+    rows, owners = federation.val_rows, federation.val_owners
     if not len(rows):
         return None
-    inputs, owners = federation.x[rows], federation.val_owners
-    log_probs = class_log_probs(network, state.ensemble, lambda part: federation.scaling(inputs[part]), len(rows))
-    weights = state.weights.to(log_probs.device)[owners]
+    inputs = federation.x[rows.to(federation.x.device)]
+    log_probs = class_log_probs(network, state.ensemble, Scaled(inputs, federation.scaling)).cpu()
+    weights = owners.each(state.weights)
     if (densities := log_densities(federation, network, state, inputs)) is not None:
-        components = _components(method, state, clients, densities.device)
-        weights = torch.softmax(weights.log() + mixture_log_density(components[owners], densities), dim=1)
+        density = mixture_log_density(_components(method, state, clients), densities, owners)
+        weights = torch.softmax(weights.log() + density, dim=1)
     scores = mixture(log_probs, weights)
     for client, known in clients.items():
-        if known.own is not None:
-            at = torch.nonzero(owners == client).flatten()
-            scores[at] = _own_scores(federation, network, known.own, inputs[at])
+        if known.own is not None and len(federation.val[client]):
+            at = torch.nonzero(owners.index == client).flatten()
+            mine = Scaled(inputs[at.to(inputs.device)], federation.scaling)
+            scores[at] = class_log_probs(network, known.own, mine)[:, 0].cpu()
     return _accuracy(scores, federation.y[rows])
 
 
-def _own_scores(federation: Federation, network: Network, own: Ensemble, inputs: Tensor) -> Tensor:
-    """Log p(·|x) under a client's own model, (samples, classes)."""
-    if not len(inputs):
-        return torch.zeros(0, federation.classes, device=inputs.device)
-    return class_log_probs(network, own, lambda part: federation.scaling(inputs[part]), len(inputs))[:, 0]
-
-
-def _components(method: Method, state: ServerState, clients: Mapping[int, ClientState], device: torch.device) -> Tensor:
+def _components(method: Method, state: ServerState, clients: Mapping[int, ClientState]) -> Tensor:
     """Every client's ρ over the clusters of today, (clients, clusters, Gaussians); uniform for who never took part."""
-    start = method.uniform_components(len(state.clusters), device)
+    start = method.uniform_components(len(state.clusters))
     assert start is not None
     table = start.repeat(len(state.members), 1, 1)
     for client, known in clients.items():
         missed = [change for change in state.changes if change.round >= known.round]
         now = follow(known.weights, known.clusters, missed, client).components
         assert now is not None
-        table[client] = now
+        table[client] = now[0]
     return table
 
 
@@ -104,8 +97,7 @@ class TestResult:
 
 def meet_newcomers(federation: Federation, method: Method, clusters: int) -> tuple[Weights, ...]:
     """Return the uniform weights that the virtual newcomers start with."""
-    device = federation.x.device
-    start = Weights(uniform(clusters).to(device), components=method.uniform_components(clusters, device))
+    start = Weights(uniform(clusters).unsqueeze(0), components=method.uniform_components(clusters))
     return (start,) * len(federation.newcomers)
 
 
@@ -125,10 +117,9 @@ def test_accuracy(
     """
     if federation.test_x is None or not federation.newcomers:
         return TestResult((), weights)
-    test_x = federation.test_x
-    log_probs = class_log_probs(network, after.ensemble, lambda part: federation.scaling(test_x[part]), len(test_x))
-    densities = log_densities(federation, network, after, test_x)
-    class_shares = shares(method, after, federation.classes).to(log_probs.device)
+    log_probs = class_log_probs(network, after.ensemble, Scaled(federation.test_x, federation.scaling)).cpu()
+    densities = log_densities(federation, network, after, federation.test_x)
+    class_shares = shares(method, after, federation.classes)
     if form == "fresh":
         weights, steps = meet_newcomers(federation, method, len(after.clusters)), FRESH_STEPS
     else:
@@ -139,9 +130,9 @@ def test_accuracy(
         for _ in range(steps):
             mine = newcomer_step(method, newcomer, log_probs, densities, class_shares, mine)
         rows = newcomer.score_rows
-        log_weights = mine.client.log().expand(len(rows), -1)
+        owners, log_weights = Owners((len(rows),)), mine.client.log().expand(len(rows), -1)
         if densities is not None and mine.components is not None:
-            log_weights = log_weights + mixture_log_density(mine.components, densities[rows])
+            log_weights = log_weights + mixture_log_density(mine.components, densities[rows], owners)
         scores = mixture(log_probs[rows], torch.softmax(log_weights, dim=1))
         accuracies.append(_accuracy(scores, newcomer.score_labels))
         found.append(mine)
@@ -158,17 +149,16 @@ def newcomer_step(
 ) -> Weights:
     """One E-step of a newcomer on its labelled samples; it never contributes to F, nor to the Gaussians."""
     labels, components, density = newcomer.fit_labels, weights.components, None
-    log_prob = log_probs[newcomer.fit_rows, :, labels]
+    owners, log_prob = Owners((len(labels),)), log_probs[newcomer.fit_rows, :, labels]
     if densities is not None and components is not None:
-        density = mixture_log_density(components, densities[newcomer.fit_rows])
+        density = mixture_log_density(components, densities[newcomer.fit_rows], owners)
     log_likelihood = method.formulation.log_likelihood(log_prob, labels, class_shares, density)
     if densities is not None and components is not None:
-        gamma = responsibilities(weights.client, log_likelihood)
-        joint = component_responsibilities(components, densities[newcomer.fit_rows], gamma)
-        components = component_step(components, joint)
-    mix = torch.bincount(labels, minlength=class_shares.shape[1]) / len(labels)
-    client = method.weighting.newcomer(weights.client, Seen(log_likelihood, mix, class_shares))
-    return Weights(client, components=components)
+        gamma = responsibilities(owners.each(weights.client), log_likelihood)
+        joint = component_responsibilities(components, densities[newcomer.fit_rows], gamma, owners)
+        components = component_step(components, joint, owners)
+    seen = Seen(log_likelihood, owners, class_mix(labels, class_shares.shape[1], owners), class_shares)
+    return Weights(method.weighting.newcomer(weights.client, seen), components=components)
 
 
 def _accuracy(scores: Tensor, labels: Tensor) -> float:
@@ -222,16 +212,17 @@ def bytes_down(broadcast: Broadcast, method: Method, clients: Mapping[int, Clien
     if not method.federated:
         return {}
     old = {client: state for client, state in clients.items() if state is not None}
-    today = {client: weights_of_today(method, broadcast, client, state).client for client, state in old.items()}
+    today = {client: weights_of_today(method, broadcast, client, state).client[0] for client, state in old.items()}
     news = sum(change.round >= state.round for state in old.values() for change in broadcast.changes)
     each, new = len(clients), len(clients) - len(old)
-    placed = sum(is_placed(method, today.get(client, broadcast.weights[client])) for client in clients)
+    weights = torch.stack([today.get(client, broadcast.weights[client]) for client in clients])
+    single = int(placed(method, weights).sum())
     one, everything = broadcast.ensemble.select([0]), broadcast.ensemble
     extra = [part for part in (broadcast.common, broadcast.gaussians) if part is not None]
     anchor = 0 if broadcast.anchor is None or broadcast.round == 1 else _all_bytes(broadcast.anchor)
     return {
-        "extractor": placed * _size(one.extractors) + (each - placed) * _size(everything.extractors),
-        "heads": placed * _size(one.heads) + (each - placed) * _size(everything.heads),
+        "extractor": single * _size(one.extractors) + (each - single) * _size(everything.extractors),
+        "heads": single * _size(one.heads) + (each - single) * _size(everything.heads),
         "class_shares": each * _bytes(broadcast.class_shares) if method.uses_class_shares else 0,
         "changes": CHANGE_BYTES * news,
         "weights": _bytes(broadcast.weights[0]) * new,
@@ -239,19 +230,19 @@ def bytes_down(broadcast: Broadcast, method: Method, clients: Mapping[int, Clien
     }
 
 
-def bytes_up(method: Method, updates: Sequence[Update]) -> dict[str, int]:
+def bytes_up(method: Method, update: Update) -> dict[str, int]:
     """Return what all participants send, by part."""
     if not method.federated:
         return {}
-    protos = [update.prototypes for update in updates if update.prototypes is not None]
+    moments = 0 if update.moments is None else _all_bytes(update.moments)
     return {
-        "extractor": sum(_size(update.extractors) for update in updates),
-        "heads": sum(_size(update.heads) for update in updates),
-        "prototypes": sum(_all_bytes(part) for part in protos),
-        "counts": sum(_bytes(update.counts) for update in updates if update.counts is not None),
-        "weights": sum(_bytes(update.weights) for update in updates),
-        "signatures": sum(_bytes(update.signature) for update in updates if update.signature is not None),
-        "moments": sum(_all_bytes(update.moments) for update in updates if update.moments is not None),
+        "extractor": _size(update.models.extractors),
+        "heads": _size(update.models.heads),
+        "prototypes": 0 if update.prototypes is None else _all_bytes(update.prototypes),
+        "counts": 0 if update.counts is None else _bytes(update.counts),
+        "weights": _bytes(update.weights),
+        "signatures": sum(_bytes(signature) for signature in update.signatures.values()),
+        "moments": len(update.clients) * moments,
     }
 
 

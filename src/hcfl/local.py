@@ -1,5 +1,6 @@
-"""What a client trains in a round, beside the four tiers: its clusters' models, or one model of its own."""
+"""What clients train in a round, beside the four tiers: their clusters' models, or one model of their own."""
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Literal, Protocol
 
@@ -7,45 +8,50 @@ import torch
 from torch import Tensor
 
 from hcfl import rng
-from hcfl.ensemble import Ensemble, blend, rows, stack
+from hcfl.ensemble import Copies, Ensemble, blends, copies, rows, stack
 from hcfl.errors import InputError
 from hcfl.models import Network
+from hcfl.owners import Owners
 from hcfl.tiers import Weights
 from hcfl.tiers.weighting import one_hot
-from hcfl.training import LocalData, LocalSGD, train_extractor, train_heads, train_model
+from hcfl.training import Batches, LocalData, LocalSGD, shuffle, train_extractor, train_heads, train_model
 
 
 @dataclass(frozen=True)
 class Plan:
     """Models to start from, each with its column of γ, and what holds them back."""
 
-    start: Ensemble
+    start: Copies
     started: Tensor
-    """(models, clusters): the mixture of received models that each one starts from."""
+    """(clients, models, clusters): the mixture of received models that each one starts from."""
     gamma: Tensor
     """(samples, models)."""
-    anchor: Ensemble
+    anchor: Copies
     """What the proximal term pulls towards."""
+    received: bool = True
+    """Whether all start from the extractors that were received, whose features are known."""
 
 
 @dataclass(frozen=True)
 class Given:
-    """What a client plans its training from."""
+    """What clients plan their training from."""
 
     received: Ensemble
+    owners: Owners
+    """Whose samples are whose."""
     weights: Weights
     gamma: Tensor
     """(samples, clusters)."""
     hard: bool
-    """Whether it belongs to exactly one cluster."""
+    """Whether everybody belongs to exactly one cluster."""
     common: Ensemble | None = None
     """The mean of all participants' models of the last round, where it was asked for."""
-    own: Ensemble | None = None
-    """What it kept from the last time."""
+    own: Sequence[Ensemble | None] = ()
+    """What each kept from the last time, where it did."""
 
 
 class LocalTraining(Protocol):
-    """Which models a client trains, and in which clusters' averages they count."""
+    """Which models clients train, and in which clusters' averages they count."""
 
     @property
     def proximal(self) -> float:
@@ -54,7 +60,7 @@ class LocalTraining(Protocol):
 
     @property
     def kept(self) -> bool:
-        """Whether the client keeps what it trained until the next time, and predicts with it."""
+        """Whether clients keep what they trained until the next time, and predict with it."""
         ...
 
     @property
@@ -67,9 +73,9 @@ class LocalTraining(Protocol):
         ...
 
     def mass(self, weights: Tensor, hard: bool) -> Tensor:
-        """Return how much each trained model counts in each cluster's average, beside N_i, (models, clusters).
+        """Return how much each trained model counts in each cluster's average, beside N_i, (clients, models, clusters).
 
-        `weights` (clusters,) are how much the client counts there.
+        `weights` (clients, clusters) are how much each client counts there.
         """
         ...
 
@@ -102,15 +108,21 @@ class ClusterModels:
 
     def plan(self, given: Given) -> Plan:
         """Train each model from where the cluster left it; where weights are hard, no other is trained, or decays."""
-        weights, common = given.weights.client, given.common
-        columns = [int(weights.argmax())] if given.hard else list(range(len(weights)))
-        start = given.received.select(columns)
-        anchor = start if common is None else common.map(lambda one: one.expand(len(columns), *one.shape[1:]))
-        return Plan(start, one_hot(torch.tensor(columns), len(weights)), given.gamma[:, columns], anchor)
+        weights, gamma = given.weights.client, given.gamma
+        columns = torch.arange(weights.shape[1]).expand_as(weights)
+        if given.hard:
+            columns = weights.argmax(dim=1, keepdim=True)
+            gamma = gamma.gather(1, given.owners.each(columns))
+        start = copies(given.received, columns)
+        anchor = start if given.common is None else copies(given.common, torch.zeros_like(columns))
+        return Plan(start, one_hot(columns, weights.shape[1]), gamma, anchor)
 
     def mass(self, weights: Tensor, hard: bool) -> Tensor:
         """Each model counts in its cluster; with hard weights, in the one that the client has joined by now."""
-        return one_hot(weights.argmax().cpu(), len(weights)).unsqueeze(0) if hard else torch.eye(len(weights))
+        clients, clusters = weights.shape
+        if hard:
+            return one_hot(weights.argmax(dim=1, keepdim=True), clusters)
+        return torch.eye(clusters).expand(clients, clusters, clusters)
 
 
 @dataclass(frozen=True)
@@ -131,12 +143,15 @@ class OwnModel:
     def plan(self, given: Given) -> Plan:
         """Train one model on all samples alike."""
         weights = given.weights.client
-        mixture = blend(given.received, weights)
-        return Plan(given.own or mixture, weights.cpu().unsqueeze(0), torch.ones_like(given.gamma[:, :1]), mixture)
+        mixture = start = blends(given.received, weights)
+        known = [mine for mine in given.own if mine is not None]
+        if known:
+            start = Copies.stack([mine or mixture.of(client) for client, mine in enumerate(given.own)])
+        return Plan(start, weights.unsqueeze(1), torch.ones_like(given.gamma[:, :1]), mixture, received=not known)
 
     def mass(self, weights: Tensor, hard: bool) -> Tensor:
         """Let the one model count everywhere."""
-        return weights.cpu().unsqueeze(0)
+        return weights.unsqueeze(1)
 
 
 def _check_proximal(proximal: float) -> None:
@@ -146,39 +161,65 @@ def _check_proximal(proximal: float) -> None:
 
 @dataclass(frozen=True)
 class Job:
-    """A training to be done."""
+    """The training of some clients, to be done."""
 
     plan: Plan
     features: Tensor | None
-    """Of the extractor that training starts from, in the split topology."""
+    """Of the extractors that training starts from, in the split topology."""
     data: LocalData
-    batches: list[Tensor]
+    batches: Batches
     sgd: LocalSGD
-    purpose: tuple[int | str, ...]
-    """Names the random numbers that layers draw in training."""
+    purposes: Sequence[tuple[int | str, ...]]
+    """For each client, the name of the random numbers that layers draw in training."""
 
 
-def train(network: Network, job: Job) -> Ensemble:
-    """Train what is planned: heads, then the extractor (split), or whole models (full)."""
-    seed, *purpose = job.purpose
-    with rng.scoped(int(seed), *purpose):
-        return _train(network, job)
+def job(
+    network: Network,
+    sgd: LocalSGD,
+    data: LocalData,
+    plan: Plan,
+    features: Tensor | None,
+    seed: int,
+    names: Sequence[tuple[int | str, ...]],
+    purposes: Sequence[tuple[int | str, ...]],
+) -> Job:
+    """Shuffle the samples of each client by its own random numbers, which `names` tell apart."""
+    generators = [rng.torch_generator(seed, *name) for name in names]
+    return Job(plan, features, data, shuffle(data.owners, sgd, generators, singles=not network.buffers), sgd, purposes)
 
 
-def _train(network: Network, job: Job) -> Ensemble:
-    data, batches, sgd = job.data, job.batches, job.sgd
-    start, anchor, gamma = job.plan.start, job.plan.anchor, job.plan.gamma
+Trainer = Callable[[Network, Job], Copies]
+"""Whoever does the training of some clients."""
+
+
+def train(network: Network, job: Job) -> Copies:
+    """Train what is planned, one client after another."""
+    trained = []
+    for client, (seed, *purpose) in enumerate(job.purposes):
+        with rng.scoped(int(seed), *purpose):
+            trained.append(_train_one(network, job, client))
+    return Copies.stack(trained)
+
+
+def _train_one(network: Network, job: Job, client: int) -> Ensemble:
+    """Train one client's heads, then its extractor (split), or its whole models (full)."""
+    inputs, device, batches, sgd = job.data.inputs, job.data.inputs.device, job.batches.of(client), job.sgd
+    start, anchor = job.plan.start.of(client), job.plan.anchor.of(client)
+    labels, gamma = job.data.labels.to(device), job.plan.gamma.to(device)
     if start.topology == "split":
         assert job.features is not None
-        heads = train_heads(network, start.heads, job.features, data.labels, gamma, batches, sgd, anchor.heads)
-        extractor = train_extractor(network, start.extractor(0), heads, data, gamma, batches, sgd, anchor.extractor(0))
+        heads = train_heads(network, start.heads, job.features, labels, gamma, batches, sgd, anchor.heads)
+        extractor = train_extractor(
+            network, start.extractor(0), heads, inputs, labels, gamma, batches, sgd, anchor.extractor(0)
+        )
         return Ensemble(stack([extractor]), heads, "split")
     models = [
         train_model(
             network,
             start.extractor(k),
             rows(start.heads, [k]),
-            data,
+            inputs,
+            labels,
             gamma[:, [k]],
             batches,
             sgd,

@@ -75,10 +75,10 @@ class Method:
         """Whether clients need the initial model: for their first update, or to embed their inputs."""
         return "first updates" in self.needs or self.formulation.gaussians > 0
 
-    def uniform_components(self, clusters: int, device: torch.device) -> Tensor | None:
-        """Return the mixing ρ that a client starts with, (clusters, Gaussians), where inputs are modelled."""
+    def uniform_components(self, clusters: int) -> Tensor | None:
+        """Return the mixing ρ that a client starts with, (1, clusters, Gaussians), where inputs are modelled."""
         number = self.formulation.gaussians
-        return torch.full((clusters, number), 1 / number, device=device) if number else None
+        return torch.full((1, clusters, number), 1 / number) if number else None
 
     def choices(self) -> dict[str, str]:
         """Return what was chosen on each tier, in words."""

@@ -56,6 +56,17 @@ class Owners:
         sums = self.sum(values)
         return sums / self.lengths.to(sums).view(-1, *(1,) * (sums.ndim - 1))
 
+    def sums_by_class(self, values: Tensor, labels: Tensor, classes: int) -> tuple[Tensor, Tensor]:
+        """Sum values (samples, …) over every client's own samples of each class.
+
+        Return the sums (clients, classes, …), and how many samples each is of, (clients, classes).
+        """
+        run = self.index * classes + labels.cpu()
+        order = torch.argsort(run, stable=True).to(values.device)
+        lengths = torch.bincount(run, minlength=len(self) * classes)
+        sums, shape = sums_of_runs(values[order], lengths), (len(self), classes)
+        return sums.view(*shape, *values.shape[1:]), lengths.view(shape).to(values)
+
     def split(self, values: Tensor) -> Sequence[Tensor]:
         """Return every client's own part of values (samples, …)."""
-        return torch.split(values, self.sizes)
+        return torch.split(values, list(self.sizes))

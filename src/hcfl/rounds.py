@@ -2,12 +2,10 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from math import isfinite
 from time import perf_counter
 from typing import Literal, Protocol
 
 from hcfl import rng, server
-from hcfl.aggregation import stack_prototypes
 from hcfl.clusters import Change
 from hcfl.data import Federation
 from hcfl.ensemble import Ensemble
@@ -41,8 +39,8 @@ class Engine(Protocol):
         participants: Sequence[int],
         states: Mapping[int, ClientState],
         seed: int,
-    ) -> list[tuple[Update, ClientState]]:
-        """Return each participant's update and new state, in the order of `participants`."""
+    ) -> tuple[Update, list[ClientState]]:
+        """Return what the participants send, and each one's new state, in the order of `participants`."""
         ...
 
 
@@ -95,12 +93,6 @@ def sample_clients(setting: Setting, round_: int) -> list[int]:
     return sorted(drawn.tolist())
 
 
-def is_finite(update: Update) -> bool:
-    """Whether an update holds numbers throughout."""
-    tensors = (*update.extractors.values(), *update.heads.values(), update.weights)
-    return isfinite(update.objective) and all(bool(tensor.isfinite().all()) for tensor in tensors)
-
-
 def play_round(setting: Setting, state: RunState) -> tuple[RunState, Record]:
     """Play one round."""
     started = perf_counter()
@@ -111,18 +103,17 @@ def play_round(setting: Setting, state: RunState) -> tuple[RunState, Record]:
     participants = sample_clients(setting, message.round)
 
     # 2. Clients: catch up, E-step, local training.
-    done = setting.engine.execute(
+    update, kept = setting.engine.execute(
         federation, method, network, setting.sgd, message, participants, state.clients, setting.seed
     )
-    updates = [update for update, _ in done]
-    clients = {**state.clients, **{update.client: after for update, after in done}}
+    clients = {**state.clients, **dict(zip(participants, kept, strict=True))}
 
     # 3. Server: aggregate, distances (tier 4), adapt (tier 3).
-    if not all(is_finite(update) for update in updates):
+    if not update.finite.all():
         lr = setting.sgd.lr
         also = ", or a model without batch normalisation, which a few samples can upset" if network.buffers else ""
         raise InputError(f"training.lr = {lr:g}: training diverged in round {message.round}; try a smaller one{also}")
-    after = server.conclude(method, network, state.server, updates)
+    after = server.conclude(method, network, state.server, update)
 
     # 4. Evaluate and record.
     val = val_accuracy(federation, network, method, after, clients)
@@ -130,20 +121,27 @@ def play_round(setting: Setting, state: RunState) -> tuple[RunState, Record]:
     record = Record(
         round=after.round,
         participants=len(participants),
-        objective=sum(update.objective for update in updates) / sum(update.samples for update in updates),
+        objective=float(update.objective.sum() / update.sizes.sum()),
         val=val,
         test=test.mean,
         test_per_concept=test.per_concept,
         clusters=len(after.clusters),
         cluster_sizes={cluster: int((after.members == column).sum()) for column, cluster in enumerate(after.clusters)},
         quality=clustering_quality(federation.truth, after.members.numpy()),
-        without_shared_class=without_shared_class(stack_prototypes(updates)) if "prototypes" in method.needs else None,
+        without_shared_class=_without_shared_class(method, update),
         down=bytes_down(message, method, {client: state.clients.get(client) for client in participants}),
-        up=bytes_up(method, updates),
+        up=bytes_up(method, update),
         seconds=perf_counter() - started,
         changes=after.changes[len(state.server.changes) :],
     )
     return RunState(after, clients, test.weights), record
+
+
+def _without_shared_class(method: Method, update: Update) -> float | None:
+    """Return the share of pairs of participants for whom class-wise distances say nothing."""
+    if update.prototypes is None or "prototypes" not in method.needs:
+        return None
+    return without_shared_class(update.prototypes)
 
 
 def play(setting: Setting, state: RunState, rounds: int) -> Iterator[tuple[RunState, Record]]:

@@ -1,18 +1,15 @@
 """What the server does in a round: aggregate, record, let tiers 4 and 3 decide, apply (spec §4 and §5)."""
 
-from collections.abc import Sequence
 from dataclasses import replace
 
 import torch
 from torch import Tensor
 
 from hcfl.aggregation import (
-    Reports,
     aggregate,
     common_model,
     own_models,
     own_updates,
-    stack_prototypes,
     whole_updates,
     without_the_empty,
 )
@@ -54,11 +51,10 @@ def begin(method: Method, ensemble: Ensemble, clients: int, classes: int) -> Ser
 
 def broadcast(method: Method, state: ServerState, classes: int) -> Broadcast:
     """Return what the next round's participants receive."""
-    device = next(iter(state.ensemble.heads.values())).device
     return Broadcast(
         round=state.round + 1,
         ensemble=state.ensemble,
-        class_shares=shares(method, state, classes).to(device),
+        class_shares=shares(method, state, classes),
         clusters=state.clusters,
         changes=state.changes,
         weights=state.weights,
@@ -77,40 +73,35 @@ def shares(method: Method, state: ServerState, classes: int) -> Tensor:
     return class_shares(counts, floor)
 
 
-def conclude(method: Method, network: Network, state: ServerState, updates: Sequence[Update]) -> ServerState:
+def conclude(method: Method, network: Network, state: ServerState, update: Update) -> ServerState:
     """Turn a round's updates into the next state: aggregate, record the reports, let tiers 4 and 3 decide, apply."""
-    reports = Reports.of(updates, state.ensemble)
-    after = record(state, updates)
-    ensemble = aggregate(state.ensemble, reports)
+    after = record(state, update)
+    ensemble = aggregate(state.ensemble, update)
     if isinstance(method.weighting, HardByLoss | HardByParameters) and method.weighting.zero_empty:
-        ensemble = without_the_empty(ensemble, reports)
+        ensemble = without_the_empty(ensemble, update)
+    ids = list(update.clients)
     after = replace(
         after,
         ensemble=ensemble,
-        common=None if state.common is None else common_model(state.ensemble, reports, after.members[ids_of(updates)]),
-        gaussians=_estimate(method, state, updates),
+        common=None if state.common is None else common_model(state.ensemble, update, after.members[ids]),
+        gaussians=_estimate(method, state, update),
     )
 
-    seen = _participants(method, network, state, after, reports, updates)
+    seen = _participants(method, network, state, after, update)
     distance = None if method.distance is None else method.distance.between(seen).cpu()
     decision = method.adaptation.decide(seen, distance, _occupied(method, after))
-    return apply(state.ensemble, after, decision, method.weighting.hard, reports)
+    return apply(state.ensemble, after, decision, method.weighting.hard, update)
 
 
-def ids_of(updates: Sequence[Update]) -> list[int]:
-    """Return the clients that took part."""
-    return [update.client for update in updates]
-
-
-def _estimate(method: Method, state: ServerState, updates: Sequence[Update]) -> densities.Gaussians | None:
+def _estimate(method: Method, state: ServerState, update: Update) -> densities.Gaussians | None:
     """Return the Gaussians from this round's summed statistics; the first round's give the principal axes."""
     if not isinstance(method.formulation, Joint):
         return None
-    moments = densities.total([update.moments for update in updates if update.moments is not None])
+    assert update.moments is not None
     joint = method.formulation
     if state.gaussians is None:
-        return densities.found(moments, joint.gaussians, joint.dimensions, joint.floor)
-    return densities.refit(state.gaussians, moments, joint.floor)
+        return densities.found(update.moments, joint.gaussians, joint.dimensions, joint.floor)
+    return densities.refit(state.gaussians, update.moments, joint.floor)
 
 
 def _occupied(method: Method, state: ServerState) -> Tensor:
@@ -124,19 +115,19 @@ def _occupied(method: Method, state: ServerState) -> Tensor:
     return occupied
 
 
-def record(state: ServerState, updates: Sequence[Update]) -> ServerState:
+def record(state: ServerState, update: Update) -> ServerState:
     """Remember each participant's report; a client's cluster is the one with its largest weight."""
-    ids = torch.tensor(ids_of(updates))
+    ids = torch.tensor(update.clients)
     weights, members, sizes = state.weights.clone(), state.members.clone(), state.sizes.clone()
-    weights[ids] = torch.stack([update.weights.cpu() for update in updates])
+    weights[ids] = update.weights
     members[ids] = weights[ids].argmax(dim=1)
-    sizes[ids] = torch.tensor([float(update.samples) for update in updates])
+    sizes[ids] = update.sizes
     last_seen = state.last_seen.clone()
     last_seen[ids] = state.round + 1
     counts = state.counts
-    if counts is not None:
+    if counts is not None and update.counts is not None:
         counts = counts.clone()
-        counts[ids] = torch.stack([update.counts.cpu() for update in updates if update.counts is not None])
+        counts[ids] = update.counts
     return replace(
         state,
         round=state.round + 1,
@@ -145,35 +136,27 @@ def record(state: ServerState, updates: Sequence[Update]) -> ServerState:
         counts=counts,
         sizes=sizes,
         last_seen=last_seen,
-        signatures={
-            **state.signatures,
-            **{update.client: update.signature for update in updates if update.signature is not None},
-        },
+        signatures={**state.signatures, **update.signatures},
     )
 
 
 def _participants(
-    method: Method,
-    network: Network,
-    before: ServerState,
-    state: ServerState,
-    reports: Reports,
-    updates: Sequence[Update],
+    method: Method, network: Network, before: ServerState, state: ServerState, update: Update
 ) -> Participants:
     """Gather what tiers 3 and 4 look at, of this round's participants; if only signatures, of all known clients."""
     received, needs = before.ensemble, method.needs
     by_signature = bool(needs) and needs <= KEPT_EVIDENCE
-    ids = sorted(state.signatures) if by_signature else ids_of(updates)
+    ids = sorted(state.signatures) if by_signature else list(update.clients)
     members = state.members[ids]
     named = placed_by(state.changes)
     return Participants(
         clients=tuple(ids),
         members=members,
         weights=state.weights[ids, members].to(next(iter(received.heads.values())).device),
-        prototypes=stack_prototypes(updates) if {"prototypes", "feature norms"} & needs else None,
-        updates=own_updates(network, received, reports, members) if "updates" in needs else None,
-        whole_updates=whole_updates(network, received, reports, members) if "whole updates" in needs else None,
-        models=own_models(network, reports, members) if "models" in needs else None,
+        prototypes=update.prototypes,
+        updates=own_updates(network, received, update, members) if "updates" in needs else None,
+        whole_updates=whole_updates(network, received, update, members) if "whole updates" in needs else None,
+        models=own_models(network, update, members) if "models" in needs else None,
         signatures=torch.stack([state.signatures[client] for client in ids]) if KEPT_EVIDENCE & needs else None,
         sizes=state.sizes[ids],
         unplaced=torch.tensor([client not in named for client in ids], dtype=torch.bool),

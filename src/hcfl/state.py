@@ -4,16 +4,17 @@ All are frozen dataclasses of tensors and numbers. A round maps them to new ones
 testing need nothing else.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import accumulate
 
+import torch
 from torch import Tensor
 
 from hcfl.clusters import Change
 from hcfl.ensemble import Ensemble
-from hcfl.models import Params
 from hcfl.tiers import Prototypes, Weights
-from hcfl.tiers.gaussians import Gaussians, Moments
+from hcfl.tiers.gaussians import Gaussians, Moments, total
 
 
 @dataclass(frozen=True)
@@ -87,27 +88,69 @@ class Broadcast:
 
 @dataclass(frozen=True)
 class Update:
-    """What a participant sends back."""
+    """What participants send back, one row for each; one client's message is an update of one."""
 
-    client: int
-    samples: int
-    extractors: Params
-    """Leading axis 1 in the split topology, one per trained model in the full one."""
-    heads: Params
-    """Leading axis: one per trained model."""
+    clients: tuple[int, ...]
+    sizes: Tensor
+    """N_i, (participants,)."""
+    models: Ensemble
+    """What they trained: heads by row; extractors by row in the full topology, by participant in the split one."""
+    owners: Tensor
+    """(rows,): position of the participant whose model it is. With soft weights, each has a model for every cluster;
+    with hard ones, one."""
     started: Tensor
-    """(models, clusters): each model was trained from this mixture of the clusters' models."""
+    """(rows, clusters): each model was trained from this mixture of the clusters' models."""
     mass: Tensor
-    """(models, clusters): how much each model counts in each cluster's average, beside N_i. With soft weights there is
-    a model for each cluster; with hard ones, one, which counts in the cluster that the client has joined."""
+    """(rows, clusters): how much each model counts in each cluster's average: N_i, times the participant's weight
+    where it is one model that counts in several."""
     weights: Tensor
-    """ω̃, (clusters,)."""
-    objective: float
-    """Σ_j log Σ_k ω̃_k L_k after its E-step."""
+    """ω̃, (participants, clusters)."""
+    objective: Tensor
+    """Σ_j log Σ_k ω̃_k L_k after the E-step, (participants,)."""
     counts: Tensor | None = None
+    """F, (participants, clusters, classes)."""
     prototypes: Prototypes | None = None
-    signature: Tensor | None = None
+    signatures: Mapping[int, Tensor] = field(default_factory=dict)
+    """By client, of those who take part for the first time."""
     moments: Moments | None = None
+    """The participants' sum."""
+
+    @staticmethod
+    def join(updates: Sequence["Update"]) -> "Update":
+        """Put the messages of several participants together."""
+        if len(updates) == 1:
+            return updates[0]
+        before = [0, *accumulate(len(update.clients) for update in updates)]
+        counts = [update.counts for update in updates if update.counts is not None]
+        prototypes = [update.prototypes for update in updates if update.prototypes is not None]
+        moments = [update.moments for update in updates if update.moments is not None]
+        return Update(
+            clients=tuple(client for update in updates for client in update.clients),
+            sizes=torch.cat([update.sizes for update in updates]),
+            models=Ensemble.join([update.models for update in updates]),
+            owners=torch.cat([update.owners + start for update, start in zip(updates, before, strict=False)]),
+            started=torch.cat([update.started for update in updates]),
+            mass=torch.cat([update.mass for update in updates]),
+            weights=torch.cat([update.weights for update in updates]),
+            objective=torch.cat([update.objective for update in updates]),
+            counts=torch.cat(counts) if counts else None,
+            prototypes=Prototypes.join(prototypes) if prototypes else None,
+            signatures={client: mine for update in updates for client, mine in update.signatures.items()},
+            moments=total(moments) if moments else None,
+        )
+
+    @property
+    def finite(self) -> Tensor:
+        """Whether what each participant sent are numbers throughout, (participants,)."""
+        shared = self.models.topology == "split"
+        rows = self.objective.isfinite() & self.weights.isfinite().all(dim=1)
+        for part, by_participant in ((self.models.extractors, shared), (self.models.heads, False)):
+            fine = [tensor.isfinite().flatten(1).all(dim=1) for tensor in part.values()]
+            if fine:
+                each = torch.stack(fine).all(dim=0).cpu()
+                owners = torch.arange(len(self.clients)) if by_participant else self.owners
+                rows = rows & ~torch.zeros_like(rows).index_put_((owners[~each],), torch.tensor(True))
+        return rows
 
 
 @dataclass(frozen=True)

@@ -5,9 +5,12 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor
-from torch.nn.functional import cross_entropy
+from torch.nn.functional import cross_entropy, pad
+from torch.nn.utils.rnn import pad_sequence
 
+from hcfl.inputs import Inputs
 from hcfl.models import Network, Params
+from hcfl.owners import Owners
 
 
 @dataclass(frozen=True)
@@ -25,11 +28,18 @@ class LocalSGD:
 
 @dataclass(frozen=True)
 class LocalData:
-    """A client's training data: inputs ready for the network, and labels."""
+    """The training data of some clients, one after another."""
 
-    inputs: Tensor
+    inputs: Inputs
     labels: Tensor
     classes: int
+    owners: Owners
+    """Whose samples they are."""
+
+    @classmethod
+    def alone(cls, inputs: Inputs, labels: Tensor, classes: int) -> "LocalData":
+        """Return the data of one client."""
+        return cls(inputs, labels, classes, Owners((len(labels),)))
 
     def __len__(self) -> int:
         return len(self.labels)
@@ -45,17 +55,42 @@ def weighted_loss(logits: Tensor, labels: Tensor, gamma: Tensor) -> Tensor:
     return (gamma * cross_entropy_per_cluster(logits, labels)).sum() / len(labels)
 
 
-def batch_indices(samples: int, sgd: LocalSGD, generator: torch.Generator, singles: bool = True) -> list[Tensor]:
-    """Shuffle anew every epoch; a last batch of a single sample is left out unless it is the only one.
+@dataclass(frozen=True)
+class Batches:
+    """The order in which some clients go through their samples, lined up step by step."""
+
+    index: Tensor
+    """(clients, steps, width): rows of all clients' samples; where a batch is shorter than others, any."""
+    sizes: Tensor
+    """(clients, steps): how many of a batch's rows count; 0: the client does not take this step."""
+
+    def of(self, client: int) -> list[Tensor]:
+        """Return one client's batches."""
+        pairs = zip(self.index[client], self.sizes[client].tolist(), strict=True)
+        return [rows[:size] for rows, size in pairs if size]
+
+
+def shuffle(owners: Owners, sgd: LocalSGD, generators: Sequence[torch.Generator], singles: bool = True) -> Batches:
+    """Shuffle all clients' samples anew every epoch; a last batch of one sample is left out unless it is the only one.
 
     Without `singles` no batch of one sample is used at all: batch normalisation cannot train on it.
     """
-    batches: list[Tensor] = []
-    for _ in range(sgd.epochs):
-        epoch = torch.split(torch.randperm(samples, generator=generator), sgd.batch)
-        wanted = singles and (len(epoch) == 1 or sgd.batch == 1)
-        batches += [batch for batch in epoch if len(batch) > 1 or wanted]
-    return batches
+    epochs = range(sgd.epochs)
+    orders = [
+        torch.randperm(samples, generator=generator)
+        for samples, generator in zip(owners.sizes, generators, strict=True)
+        for _ in epochs
+    ]
+    width = min(sgd.batch, max(owners.sizes))
+    steps = -(-max(owners.sizes) // width)
+    lined = pad(pad_sequence(orders, batch_first=True), (0, steps * width - max(owners.sizes)))
+    samples = owners.lengths.view(-1, 1)
+    starts = samples.cumsum(dim=0) - samples
+    index = lined.view(len(owners), sgd.epochs * steps, width) + starts.unsqueeze(2)
+    sizes = (samples - width * torch.arange(steps)).clamp(0, width)
+    wanted = ((samples <= sgd.batch) | (sgd.batch == 1)) & singles
+    sizes = torch.where((sizes == 1) & ~wanted, 0, sizes).repeat(1, sgd.epochs)
+    return Batches(index.clamp_max(owners.samples - 1), sizes)
 
 
 def descend(
@@ -112,7 +147,8 @@ def train_extractor(
     network: Network,
     extractor: Params,
     heads: Params,
-    data: LocalData,
+    inputs: Inputs,
+    labels: Tensor,
     gamma: Tensor,
     batches: Sequence[Tensor],
     sgd: LocalSGD,
@@ -122,8 +158,8 @@ def train_extractor(
     parameters, statistics = trained_parts(network, extractor)
 
     def loss(batch: Tensor, parameters: Params) -> Tensor:
-        features = network.embed(parameters | statistics, data.inputs[batch], training=True)
-        return weighted_loss(network.logits(heads, features, training=True), data.labels[batch], gamma[batch])
+        features = network.embed(parameters | statistics, inputs[batch], training=True)
+        return weighted_loss(network.logits(heads, features, training=True), labels[batch], gamma[batch])
 
     return descend([parameters], loss, batches, sgd, None if anchor is None else [anchor])[0] | statistics
 
@@ -132,7 +168,8 @@ def train_model(
     network: Network,
     extractor: Params,
     head: Params,
-    data: LocalData,
+    inputs: Inputs,
+    labels: Tensor,
     gamma: Tensor,
     batches: Sequence[Tensor],
     sgd: LocalSGD,
@@ -142,8 +179,8 @@ def train_model(
     parameters, statistics = trained_parts(network, extractor)
 
     def loss(batch: Tensor, parameters: Params, head: Params) -> Tensor:
-        features = network.embed(parameters | statistics, data.inputs[batch], training=True)
-        return weighted_loss(network.logits(head, features, training=True), data.labels[batch], gamma[batch])
+        features = network.embed(parameters | statistics, inputs[batch], training=True)
+        return weighted_loss(network.logits(head, features, training=True), labels[batch], gamma[batch])
 
     parameters, head = descend([parameters, head], loss, batches, sgd, anchor)
     return parameters | statistics, head

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from torch.testing import assert_close
 
 from hcfl.errors import InputError
+from hcfl.owners import Owners
 from hcfl.tiers import (
     FeatureNormDistance,
     ParameterDistance,
@@ -37,11 +38,26 @@ def participants(weights=(1.0, 1.0, 1.0), **evidence) -> Participants:
 
 def test_prototypes_are_means_with_counts():
     features = torch.tensor([[1.0, 0.0], [3.0, 2.0], [0.0, 8.0]])
-    found = prototypes(features, torch.tensor([2, 2, 0]), classes=3)
-    assert found.class_counts.tolist() == [1.0, 0.0, 2.0]
-    assert found.class_means[0].tolist() == [0.0, 8.0]
-    assert found.class_means[2].tolist() == [2.0, 1.0]
-    assert_close(found.mean, torch.tensor([4 / 3, 10 / 3]))
+    found = prototypes(features, torch.tensor([2, 2, 0]), classes=3, owners=Owners((3,)))
+    assert found.class_counts.tolist() == [[1.0, 0.0, 2.0]]
+    assert found.class_means[0, 0].tolist() == [0.0, 8.0]
+    assert found.class_means[0, 2].tolist() == [2.0, 1.0]
+    assert_close(found.mean, torch.tensor([[4 / 3, 10 / 3]]))
+
+
+@given(st.lists(st.integers(1, 6), min_size=1, max_size=5), st.integers(1, 4), st.integers(0, 10**6))
+def test_prototypes_of_a_group_are_those_of_each_client_alone(sizes, classes, seed):
+    generator, owners = torch.Generator().manual_seed(seed), Owners(tuple(sizes))
+    features = torch.randn(owners.samples, 3, generator=generator)
+    labels = torch.randint(classes, (owners.samples,), generator=generator)
+    together = prototypes(features, labels, classes, owners)
+    for i, (rows, own) in enumerate(zip(owners.split(features), owners.split(labels), strict=True)):
+        alone = prototypes(rows, own, classes, Owners((len(rows),)))
+        assert_close(together.class_means[i], alone.class_means[0])
+        assert_close(together.class_counts[i], alone.class_counts[0])
+        assert_close(together.mean[i], rows.mean(dim=0))
+        for label in own.unique():
+            assert_close(together.class_means[i, label], rows[own == label].mean(dim=0))
 
 
 def test_class_distance_is_the_largest_over_shared_classes():

@@ -13,10 +13,11 @@ from hcfl import rng
 from hcfl.config import Config, DataConfig
 from hcfl.data import feature_shift, partition, shifts
 from hcfl.data.feature_shift import Corruption
-from hcfl.data.federation import VISIBLE_SHARE, Federation, Newcomer, Scaling, Truth
+from hcfl.data.federation import VISIBLE_SHARE, Federation, Newcomer, Truth
 from hcfl.data.sources import Samples, check_arrays, read
 from hcfl.errors import InputError
 from hcfl.files import cache
+from hcfl.inputs import Scaling
 from hcfl.scenarios import PARTITION_OF
 
 Rows = NDArray[np.int64]

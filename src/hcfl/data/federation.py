@@ -12,6 +12,8 @@ from torch import Tensor
 
 from hcfl.config import DataConfig
 from hcfl.data.feature_shift import Corruption
+from hcfl.inputs import Scaled, Scaling
+from hcfl.owners import Owners
 from hcfl.training import LocalData
 
 VISIBLE_SHARE = 0.15
@@ -44,41 +46,6 @@ class Newcomer:
     fit_labels: Tensor
     score_rows: Tensor
     score_labels: Tensor
-
-
-@dataclass(frozen=True)
-class Scaling:
-    """Inputs are standardised: per channel for images, per feature otherwise."""
-
-    mean: Tensor
-    std: Tensor
-
-    def __call__(self, x: Tensor) -> Tensor:
-        """Return inputs for a network, as float32."""
-        return (x.to(torch.float32) - self.mean) / self.std
-
-    @classmethod
-    def of(cls, x: Tensor, parts: Sequence[Tensor]) -> "Scaling":
-        """Measure mean and standard deviation of the parts' rows, over everything but the last axis."""
-        if x.dtype == torch.uint8:
-            return cls._of_bytes(x, parts)
-        values = x[torch.cat(list(parts))].reshape(-1, x.shape[-1]).to(torch.float64)
-        return cls._from(values.mean(dim=0), values.std(dim=0, correction=0))
-
-    @classmethod
-    def _of_bytes(cls, x: Tensor, parts: Sequence[Tensor]) -> "Scaling":
-        """Sum whole numbers part by part, which is exact: images in double precision would not fit into memory."""
-        count, total, squares = 0, torch.zeros((), dtype=torch.float64), torch.zeros((), dtype=torch.float64)
-        for rows in parts:
-            values = x[rows].reshape(-1, x.shape[-1]).to(torch.float64)
-            count, total = count + len(values), total + values.sum(dim=0)
-            squares = squares + values.square_().sum(dim=0)
-        mean = total / count
-        return cls._from(mean, (squares / count - mean**2).clamp(min=0).sqrt())
-
-    @classmethod
-    def _from(cls, mean: Tensor, std: Tensor) -> "Scaling":
-        return cls(mean.float(), torch.where(std > 1e-6, std, 1.0).float())
 
 
 @dataclass(frozen=True)
@@ -144,10 +111,14 @@ class Federation:
         """The shape of one input."""
         return tuple(self.x.shape[1:])
 
-    def local_data(self, client: int) -> LocalData:
-        """Return a client's training data, ready for the network."""
-        rows = self.train[client]
-        return LocalData(self.scaling(self.x[rows]), self.y[rows], self.classes)
+    def local_data(self, clients: Sequence[int], scaled: bool = True) -> LocalData:
+        """Return the training data of some clients, one after another: ready for the network, or as stored."""
+        parts = [self.train[client] for client in clients]
+        rows = parts[0] if len(parts) == 1 else torch.cat(parts)
+        inputs = Scaled(self.x[rows.to(self.x.device)], self.scaling)
+        return LocalData(
+            inputs[:] if scaled else inputs, self.y[rows], self.classes, Owners(tuple(len(part) for part in parts))
+        )
 
     @cached_property
     def val_rows(self) -> Tensor:
@@ -155,36 +126,24 @@ class Federation:
         return torch.cat(self.val)
 
     @cached_property
-    def val_owners(self) -> Tensor:
-        """The client of each of `val_rows`."""
-        sizes = torch.tensor([len(rows) for rows in self.val])
-        return torch.repeat_interleave(torch.arange(self.clients), sizes).to(self.y.device)
+    def val_owners(self) -> Owners:
+        """Whose `val_rows` are."""
+        return Owners(tuple(len(rows) for rows in self.val))
 
     def class_table(self) -> NDArray[np.int64]:
         """Return how many training and held-out samples of each class each client holds, (clients, classes)."""
         return np.stack(
             [
-                np.bincount(self.y[torch.cat([train, val])].cpu().numpy(), minlength=self.classes)
+                np.bincount(self.y[torch.cat([train, val])].numpy(), minlength=self.classes)
                 for train, val in zip(self.train, self.val, strict=True)
             ]
         )
 
     def to(self, device: torch.device) -> "Federation":
-        """Move the data to a device, as stored."""
-
-        def move(rows: Sequence[Tensor]) -> tuple[Tensor, ...]:
-            return tuple(part.to(device) for part in rows)
-
-        newcomers = tuple(
-            Newcomer(n.name, *move((n.fit_rows, n.fit_labels, n.score_rows, n.score_labels))) for n in self.newcomers
-        )
+        """Move the inputs to a device, as stored; labels and rows stay where weights are found, on the CPU."""
         return replace(
             self,
             x=self.x.to(device),
-            y=self.y.to(device),
-            train=move(self.train),
-            val=move(self.val),
             test_x=None if self.test_x is None else self.test_x.to(device),
-            newcomers=newcomers,
             scaling=Scaling(self.scaling.mean.to(device), self.scaling.std.to(device)),
         )

@@ -25,18 +25,10 @@ class Sequential:
         participants: Sequence[int],
         states: Mapping[int, ClientState],
         seed: int,
-    ) -> list[tuple[Update, ClientState]]:
-        """Return each participant's update and new state."""
-        return [
-            take_part(
-                method,
-                network,
-                sgd,
-                federation.local_data(client),
-                broadcast,
-                client,
-                states.get(client),
-                seed,
-            )
+    ) -> tuple[Update, list[ClientState]]:
+        """Return what the participants send, and each one's new state."""
+        done = [
+            take_part(method, network, sgd, federation.local_data([client]), broadcast, [client], states, seed)
             for client in participants
         ]
+        return Update.join([update for update, _ in done]), [state for _, kept in done for state in kept]

@@ -5,7 +5,7 @@ loss is every client's own gradient, and each step of all clients is one step of
 (batches) is drawn per client beforehand, so that results agree with training one client after another.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 
@@ -13,172 +13,212 @@ import torch
 from torch import Tensor
 from torch.func import vmap
 
-from hcfl.ensemble import Ensemble, stack
+from hcfl.engines.stacked import Stacked
+from hcfl.ensemble import Copies
 from hcfl.local import Job
-from hcfl.models import Network, Params
-from hcfl.training import LocalSGD, cross_entropy_per_cluster, trained_parts
+from hcfl.models import Params
+from hcfl.training import Batches, LocalSGD, cross_entropy_per_cluster, trained_parts
+
+CPU_ELEMENTS = 1 << 23
+"""Input values per training step on a CPU."""
+
+GPU_SHARE = 2000
+"""Bytes of GPU memory per input value of a training step: what activations of a wide network can take."""
 
 
 @dataclass(frozen=True)
 class Step:
-    """One step of some of the clients, whose batches are lined up."""
+    """One step of some rows (clients, or their models), whose batches are lined up."""
 
     rows: Tensor | None
-    """(clients,): which of them take it; None: all."""
+    """(rows,): which of them take it; None: all."""
     index: Tensor
-    """(clients, batch): rows of the concatenated samples."""
+    """(rows, batch): which of all clients' samples."""
     share: Tensor
-    """(clients, batch): 1/|batch| for a client's samples, 0 where its batch is shorter than others'."""
+    """(rows, batch): 1/|batch| for a batch's samples, 0 where it is shorter than others."""
+    idle: Tensor | None = None
+    """(rows,): who is in it, but has no batch; None: nobody."""
+
+    def of(self, params: Params) -> Params:
+        """Return the parameters of those who take it."""
+        return params if self.rows is None else {name: tensor[self.rows] for name, tensor in params.items()}
 
 
-def schedule(jobs: Sequence[Job], alike: bool, device: torch.device) -> list[Step]:
-    """Line up the batches of all clients, step by step.
+def schedule(batches: Batches, alike: bool, fixed: bool, device: torch.device) -> Iterator[Step]:
+    """Line up the batches of all rows, step by step.
 
     Shorter batches are filled up with samples that count nothing. With `alike`, only batches of the same size are put
-    together, for layers that look at a batch as a whole.
+    together, for layers that look at a batch as a whole and cannot leave out what counts nothing. With `fixed`, every
+    step has the same shape, all rows in it, for a program that is compiled once.
     """
-    offsets = [0]
-    for job in jobs:
-        offsets.append(offsets[-1] + len(job.data))
-    steps = []
-    for number in range(max(len(job.batches) for job in jobs)):
-        active = [row for row, job in enumerate(jobs) if number < len(job.batches)]
-        sizes = {row: len(jobs[row].batches[number]) for row in active}
-        for size in sorted(set(sizes.values())) if alike else [max(sizes.values())]:
-            rows = [row for row in active if sizes[row] == size or not alike]
-            index = torch.zeros(len(rows), size, dtype=torch.long)
-            share = torch.zeros(len(rows), size)
-            for line, row in enumerate(rows):
-                index[line, : sizes[row]] = jobs[row].batches[number] + offsets[row]
-                share[line, : sizes[row]] = 1 / sizes[row]
-            chosen = None if len(rows) == len(jobs) else torch.tensor(rows, device=device)
-            steps.append(Step(chosen, index.to(device), share.to(device)))
-    return steps
+    index, width = batches.index.to(device), batches.index.shape[2]
+    shares = (torch.arange(width) < batches.sizes.unsqueeze(2)) / batches.sizes.clamp_min(1).unsqueeze(2)
+    shares = shares.to(device)
+    for number, sizes in enumerate(batches.sizes.T):
+        idle, largest = sizes == 0, int(sizes.max())
+        if fixed:
+            if largest:
+                yield Step(None, index[:, number], shares[:, number], idle.to(device) if idle.any() else None)
+            continue
+        for size in sorted({*sizes.tolist()} - {0}) if alike else [largest]:
+            chosen = torch.nonzero(sizes == size if alike else ~idle).flatten().to(device)
+            if len(chosen) == len(sizes):
+                yield Step(None, index[:, number, :size], shares[:, number, :size])
+            elif len(chosen):
+                yield Step(chosen, index[chosen, number, :size], shares[chosen, number, :size])
 
 
 def descend_together(
     params: Sequence[Params],
     loss: Callable[..., Tensor],
-    steps: Sequence[Step],
+    steps: Iterator[Step],
     sgd: LocalSGD,
     anchors: Sequence[Params],
 ) -> list[Params]:
-    """Minimise every client's loss at once: `training.descend` with a leading axis of clients everywhere."""
+    """Minimise every row's loss at once: `training.descend` with a leading axis of rows everywhere."""
     trained = [{name: tensor.detach().clone() for name, tensor in p.items()} for p in params]
     velocities = [{name: torch.zeros_like(tensor) for name, tensor in p.items()} for p in trained]
-    for step in steps:
-        rows = slice(None) if step.rows is None else step.rows
-        picked = [{name: tensor[rows].detach().requires_grad_() for name, tensor in p.items()} for p in trained]
+    for step in steps if any(trained) else ():
+        picked = [{name: tensor.detach().requires_grad_() for name, tensor in step.of(p).items()} for p in trained]
         leaves = [leaf for p in picked for leaf in p.values()]
-        if not leaves:
-            break
         gradients = iter(torch.autograd.grad(loss(step, *picked), leaves, allow_unused=True, materialize_grads=True))
+        rows = slice(None) if step.rows is None else step.rows
         with torch.no_grad():
             for p, v, anchor in zip(trained, velocities, anchors, strict=True):
                 for name in p:
                     # With all rows these are views, changed in place; a choice of rows is a copy, put back below.
                     value, velocity = p[name][rows], v[name][rows]
+                    before = None if step.idle is None else (value[step.idle], velocity[step.idle])
                     velocity.mul_(sgd.momentum).add_(next(gradients)).add_(value, alpha=sgd.weight_decay)
                     if sgd.proximal:
                         velocity.add_(value - anchor[name][rows], alpha=sgd.proximal)
                     value.sub_(velocity, alpha=sgd.lr)
+                    if before is not None:
+                        value[step.idle], velocity[step.idle] = before
                     if step.rows is not None:
                         v[name][rows], p[name][rows] = velocity, value
     return trained
 
 
-def train_together(network: Network, jobs: Sequence[Job]) -> list[Ensemble]:
-    """Train jobs of the same kind: all in one topology, with the same number of models and the same settings."""
-    return (_train_split if jobs[0].plan.start.topology == "split" else _train_full)(network, jobs)
+@dataclass(frozen=True)
+class Rows:
+    """What is trained at once: extractors, each with heads of its own."""
+
+    start: Copies
+    """(rows, heads, …); one extractor each."""
+    anchor: Copies
+    batches: Batches
+    columns: Tensor
+    """(rows, heads): the column of γ that each head is weighted by."""
+
+    @classmethod
+    def of(cls, job: Job) -> "Rows":
+        """Return a row for each client, or, in the full topology, for each model of each client."""
+        start, anchor = job.plan.start, job.plan.anchor
+        columns = torch.arange(start.models).expand(start.clients, -1)
+        if start.topology == "split":
+            return cls(start, anchor, job.batches, columns)
+
+        def lined(tensor: Tensor) -> Tensor:
+            return tensor.flatten(0, 1).unsqueeze(1)
+
+        batches = Batches(*(part.repeat_interleave(start.models, 0) for part in (job.batches.index, job.batches.sizes)))
+        return cls(start.map(lined), anchor.map(lined), batches, columns.reshape(-1, 1))
+
+    def __len__(self) -> int:
+        return len(self.columns)
+
+    def part(self, start: int, size: int) -> "Rows":
+        """Return so many rows; beyond the end, the last one again, which has nothing to do there."""
+        wanted = torch.arange(start, start + size)
+        rows, beyond = wanted.clamp_max(len(self) - 1), wanted >= len(self)
+
+        def pick(tensor: Tensor) -> Tensor:
+            return tensor[rows.to(tensor.device)] if beyond.any() else tensor[start : start + size]
+
+        batches = Batches(pick(self.batches.index), pick(self.batches.sizes).masked_fill(beyond.unsqueeze(1), 0))
+        return Rows(self.start.map(pick), self.anchor.map(pick), batches, pick(self.columns))
 
 
-def _train_split(network: Network, jobs: Sequence[Job]) -> list[Ensemble]:
-    """Heads on frozen features, then the extractor with the heads held fixed."""
-    inputs, labels, gamma = _samples(jobs)
-    features = torch.cat([job.features for job in jobs if job.features is not None])
-    steps = schedule(jobs, alike=False, device=inputs.device)
-    heads = stack([job.plan.start.heads for job in jobs])
-    anchors = stack([job.plan.anchor.heads for job in jobs])
-
-    def head_loss(step: Step, heads: Params) -> Tensor:
-        logits = vmap(partial(network.logits, training=True))(heads, features[step.index])
-        return _weighted(logits, labels[step.index], gamma[step.index], step.share)
-
-    heads = descend_together([heads], head_loss, steps, jobs[0].sgd, [anchors])[0]
-
-    parameters, statistics = trained_parts(network, stack([job.plan.start.extractor(0) for job in jobs]))
-    anchor, _ = trained_parts(network, stack([job.plan.anchor.extractor(0) for job in jobs]))
-
-    def extractor_loss(step: Step, parameters: Params) -> Tensor:
-        features = _embed(network, parameters, statistics, inputs[step.index], step.rows)
-        chosen = heads if step.rows is None else {name: tensor[step.rows] for name, tensor in heads.items()}
-        logits = vmap(partial(network.logits, training=True))(chosen, features)
-        return _weighted(logits, labels[step.index], gamma[step.index], step.share)
-
-    if network.buffers:
-        steps = schedule(jobs, alike=True, device=inputs.device)
-    trained = descend_together([parameters], extractor_loss, steps, jobs[0].sgd, [anchor])[0] | statistics
-    return [
-        Ensemble({n: t[row : row + 1] for n, t in trained.items()}, {n: t[row] for n, t in heads.items()}, "split")
-        for row in range(len(jobs))
-    ]
-
-
-def _train_full(network: Network, jobs: Sequence[Job]) -> list[Ensemble]:
-    """Whole models, all clients × clusters at once."""
-    inputs, labels, gamma = _samples(jobs)
-    parameters, statistics = trained_parts(network, stack([job.plan.start.extractors for job in jobs]))
-    anchor, _ = trained_parts(network, stack([job.plan.anchor.extractors for job in jobs]))
-    heads, head_anchor = (
-        stack([plan.heads for plan in plans])
-        for plans in ([job.plan.start for job in jobs], [job.plan.anchor for job in jobs])
+def train_together(stacked: Stacked, job: Job) -> Copies:
+    """Train all clients: heads on frozen features, then extractors (split), or whole models (full)."""
+    rows = Rows.of(job)
+    if job.plan.start.topology == "split":
+        heads = _train_heads(stacked, job, rows)
+        rows = Rows(Copies(rows.start.extractors, heads, "split"), rows.anchor, rows.batches, rows.columns)
+    # A compiled program takes as many rows as there are clients, however many models these have: it keeps its shape.
+    size = min(chunk_size(job), job.plan.start.clients if stacked.fixed else len(rows))
+    parts = []
+    for start in range(0, len(rows), size):
+        wanted = size if stacked.fixed else min(size, len(rows) - start)
+        parts.append(_train_rows(stacked, job, rows.part(start, wanted)))
+    extractors, heads = (
+        {name: torch.cat([part[name] for part in several])[: len(rows)] for name in several[0]}
+        for several in ([one.extractors for one in parts], [one.heads for one in parts])
     )
+    if job.plan.start.topology == "split":
+        return Copies(extractors, heads, "split")
+    shape = job.plan.start.clients, job.plan.start.models
+    return Copies(extractors, heads, "full").map(lambda tensor: tensor.view(*shape, *tensor.shape[2:]))
+
+
+def _train_heads(stacked: Stacked, job: Job, rows: Rows) -> Params:
+    """Heads on frozen features: eq. (6)."""
+    device, features = job.data.inputs.device, job.features
+    assert features is not None
+    labels, gamma = job.data.labels.to(device), job.plan.gamma.to(device)
+
+    def loss(step: Step, heads: Params) -> Tensor:
+        logits = vmap(partial(stacked.network.logits, training=True))(heads, features[step.index])
+        return _weighted(logits, labels[step.index], gamma[step.index], step.share)
+
+    steps = schedule(rows.batches, alike=False, fixed=False, device=device)
+    return descend_together([rows.start.heads], loss, steps, job.sgd, [rows.anchor.heads])[0]
+
+
+def _train_rows(stacked: Stacked, job: Job, rows: Rows) -> Copies:
+    """Extractors with their heads held fixed (split), eq. (7), or both (full)."""
+    network, device, topology = stacked.network, job.data.inputs.device, rows.start.topology
+    labels, gamma, columns = job.data.labels.to(device), job.plan.gamma.to(device), rows.columns.to(device)
+    parameters, statistics = trained_parts(network, _each(rows.start.extractors))
+    anchors = [trained_parts(network, _each(rows.anchor.extractors))[0], rows.anchor.heads]
 
     def loss(step: Step, parameters: Params, heads: Params) -> Tensor:
-        features = _embed(network, parameters, statistics, inputs[step.index], step.rows, gamma.shape[1])
-        each = {name: tensor.unsqueeze(2) for name, tensor in heads.items()}
-        logits = vmap(vmap(partial(network.logits, training=True)))(each, features)  # (clients, models, batch, 1, C)
-        return _weighted(logits.squeeze(3).movedim(1, 2), labels[step.index], gamma[step.index], step.share)
+        features = stacked.embed(parameters, statistics, job.data.inputs[step.index], step.share, step.rows)
+        logits = vmap(partial(network.logits, training=True))(heads, features)
+        mine = columns if step.rows is None else columns[step.rows]
+        weights = gamma[step.index.unsqueeze(2), mine.unsqueeze(1)]
+        return _weighted(logits, labels[step.index], weights, step.share)
 
-    steps = schedule(jobs, alike=bool(network.buffers), device=inputs.device)
-    trained, heads = descend_together([parameters, heads], loss, steps, jobs[0].sgd, [anchor, head_anchor])
-    trained |= statistics
-    return [
-        Ensemble({n: t[row] for n, t in trained.items()}, {n: t[row] for n, t in heads.items()}, "full")
-        for row in range(len(jobs))
-    ]
+    def with_fixed_heads(step: Step, parameters: Params) -> Tensor:
+        return loss(step, parameters, step.of(rows.start.heads))
+
+    steps = schedule(rows.batches, stacked.alike, stacked.fixed, device)
+    heads = rows.start.heads
+    if topology == "split":
+        parameters = descend_together([parameters], with_fixed_heads, steps, job.sgd, anchors[:1])[0]
+    else:
+        parameters, heads = descend_together([parameters, heads], loss, steps, job.sgd, anchors)
+    trained = {name: tensor.unsqueeze(1) for name, tensor in (parameters | statistics).items()}
+    return Copies(trained, heads, topology)
 
 
-def _embed(
-    network: Network, parameters: Params, statistics: Params, inputs: Tensor, rows: Tensor | None, models: int = 0
-) -> Tensor:
-    """Features of every client's batch by its own extractor, or by each of its `models`; statistics follow."""
-    mine = statistics if rows is None else {name: tensor[rows] for name, tensor in statistics.items()}
-
-    def one(parameters: Params, mine: Params, batch: Tensor) -> Tensor:
-        return network.embed(parameters | mine, batch, training=True)
-
-    bare = not parameters and not mine  # nothing to tell models apart by
-    run = vmap(one, in_dims=(0, 0, None), randomness="different") if models and not bare else one
-    features: Tensor = vmap(run, randomness="different")(parameters, mine, inputs)
-    if models and bare:
-        features = features.unsqueeze(1).expand(-1, models, -1, -1)
-    if rows is not None:
-        for name, tensor in mine.items():
-            statistics[name][rows] = tensor
-    return features
+def _each(extractors: Params) -> Params:
+    """Return every row's only extractor, (rows, …)."""
+    return {name: tensor.squeeze(1) for name, tensor in extractors.items()}
 
 
 def _weighted(logits: Tensor, labels: Tensor, gamma: Tensor, share: Tensor) -> Tensor:
-    """Σ over clients of 1/|batch| Σ_j Σ_k γ_jk·CE_k, from logits (clients, batch, models, classes)."""
+    """Σ over rows of 1/|batch| Σ_j Σ_k γ_jk·CE_k, from logits (rows, batch, heads, classes)."""
     losses = cross_entropy_per_cluster(logits.flatten(0, 1), labels.flatten()).view(gamma.shape)
     return (losses * gamma * share.unsqueeze(2)).sum()
 
 
-def _samples(jobs: Sequence[Job]) -> tuple[Tensor, Tensor, Tensor]:
-    """Concatenate all clients' inputs, labels and γ."""
-    return (
-        torch.cat([job.data.inputs for job in jobs]),
-        torch.cat([job.data.labels for job in jobs]),
-        torch.cat([job.plan.gamma for job in jobs]),
-    )
+def chunk_size(job: Job) -> int:
+    """Return how many rows fit memory together."""
+    inputs = job.data.inputs
+    values = inputs[:1].numel() * job.batches.index.shape[2]
+    fit = CPU_ELEMENTS
+    if inputs.device.type == "cuda":
+        fit = torch.cuda.get_device_properties(inputs.device).total_memory // GPU_SHARE
+    return max(1, int(fit // max(1, values)))

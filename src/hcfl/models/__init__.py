@@ -1,6 +1,6 @@
 """Networks as extractor + head; nothing federated in here."""
 
-from hcfl.models.layers import write_out
+from hcfl.models.layers import BatchNorm, write_out
 from hcfl.models.mobile import efficientnet_lite0, mobilenet_v2
 from hcfl.models.network import Builder, Network, Pair, Params, check_pair, parameters_of
 from hcfl.models.resnet import resnet_18
@@ -10,6 +10,7 @@ __all__ = [
     "IMAGE_NETWORKS",
     "IMAGE_NETWORK_OPTIONS",
     "MODELS",
+    "BatchNorm",
     "Builder",
     "Network",
     "Pair",

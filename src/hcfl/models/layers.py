@@ -43,6 +43,8 @@ def write_out(module: nn.Module) -> nn.Module:
     for layer in copy.modules():
         if isinstance(layer, Layer):
             layer.written_out = True
+        if isinstance(layer, BatchNorm):
+            layer.register_buffer("share", torch.empty(0), persistent=False)
     return copy
 
 
@@ -90,7 +92,7 @@ class Convolution(Layer):
     def forward(self, x: Tensor) -> Tensor:
         """(N, H, W, C) → (N, ⌈H/stride⌉, ⌈W/stride⌉, C′)."""
         rows, columns = (window(size, self.kernel, self.stride, self.same) for size in x.shape[1:3])
-        weight = self.weight[:, :, rows.taps, columns.taps]
+        weight = self.weight[:, :, rows.taps, columns.taps].to(x.dtype)
         if weight.shape[2:] == (1, 1):
             x, weight = x[:, :: self.stride, :: self.stride], weight.flatten(1)
             return x * weight.squeeze(1) if self.depthwise else linear(x, weight)
@@ -123,11 +125,14 @@ def _padded(x: Tensor, rows: Window, columns: Window) -> Tensor:
 class BatchNorm(Layer):
     """Batch normalisation. In training mode it updates the running statistics in place, wherever they were passed in.
 
-    Under `vmap` each client's statistics are updated, as long as they are stacked like the parameters.
+    Under `vmap` each client's statistics are updated, as long as they are stacked like the parameters. Written out, it
+    can be told each sample's `share` of the batch: what has none counts nothing, as if it were not there.
     """
 
     running_mean: Tensor
     running_var: Tensor
+    share: Tensor
+    """Written out: (samples,), or nothing, where all count alike."""
 
     def __init__(self, channels: int, eps: float = 1e-5) -> None:
         super().__init__()
@@ -143,14 +148,26 @@ class BatchNorm(Layer):
             channels_first = x.movedim(-1, 1)
             y = batch_norm(channels_first, mean, var, self.weight, self.bias, self.training, MOMENTUM, self.eps)
             return y.movedim(1, -1)
+        exact = x.float() if x.dtype == torch.bfloat16 else x
         if self.training:
-            var, mean = torch.var_mean(x, dim=(0, 1, 2), correction=0)
-            values = x.shape[:-1].numel()
-            with torch.no_grad():  # out of place, then copied: no intermediate is written to under vmap
-                self.running_mean.copy_(self.running_mean.lerp(mean, MOMENTUM))
-                self.running_var.copy_(self.running_var.lerp(var * (values / (values - 1)), MOMENTUM))
+            mean, var = self._measure(exact)
         scale = self.weight * torch.rsqrt(var + self.eps)
-        return (x - mean) * scale + self.bias
+        return ((exact - mean) * scale + self.bias).to(x.dtype)
+
+    def _measure(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """Return mean and variance of the batch; the running ones follow."""
+        pixels = x.shape[1] * x.shape[2]
+        share = self.share if self.share.numel() else x.new_full((len(x),), 1 / len(x))
+        each = (share / pixels).view(-1, 1, 1, 1)
+        mean = (x * each).sum(dim=(0, 1, 2))
+        var = ((x - mean).square() * each).sum(dim=(0, 1, 2))
+        with torch.no_grad():  # out of place, then copied: no intermediate is written to under vmap
+            values = (share > 0).sum() * pixels
+            momentum = MOMENTUM * (values > 0)
+            unbiased = var * (values / (values - 1).clamp_min(1))
+            self.running_mean.copy_(self.running_mean + momentum * (mean - self.running_mean))
+            self.running_var.copy_(self.running_var + momentum * (unbiased - self.running_var))
+        return mean, var
 
 
 class GroupNorm(nn.Module):

@@ -26,6 +26,12 @@ class Network:
 
     extractor: nn.Module
     head: nn.Module
+    half: bool = False
+    """Whether the extractor computes in bfloat16; parameters, statistics, features and heads stay in float32."""
+
+    def autocast(self, device: torch.device) -> torch.autocast:
+        """Return the context that the extractor computes in."""
+        return torch.autocast(device.type, torch.bfloat16, enabled=self.half)
 
     @property
     def buffers(self) -> frozenset[str]:
@@ -41,8 +47,9 @@ class Network:
     def embed(self, extractor: Params, inputs: Tensor, training: bool = False) -> Tensor:
         """Z = φ(x), (samples, features). In training mode running statistics in `extractor` are updated in place."""
         self.extractor.train(training)
-        features: Tensor = functional_call(self.extractor, extractor, (inputs,))
-        return features
+        with self.autocast(inputs.device):
+            features: Tensor = functional_call(self.extractor, extractor, (inputs,))
+        return features.float() if features.dtype == torch.bfloat16 else features
 
     def logits(self, heads: Params, features: Tensor, training: bool = False) -> Tensor:
         """Logits of all heads from the same features, (samples, heads, classes), as one product."""

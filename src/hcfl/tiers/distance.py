@@ -4,6 +4,7 @@ Distances are over this round's participants, whose evidence comes from the same
 from a client's data or from the initial model, can be compared across rounds, and the server keeps them.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal, Protocol, runtime_checkable
 
@@ -12,6 +13,7 @@ from torch import Tensor
 from torch.nn.functional import normalize
 
 from hcfl.errors import InputError
+from hcfl.owners import Owners
 
 
 @dataclass(frozen=True)
@@ -24,6 +26,15 @@ class Prototypes:
     """(…, classes): how many samples each class mean stands on; 0 masks the class."""
     mean: Tensor
     """P_lf, (…, features): over all samples, whatever their label."""
+
+    @staticmethod
+    def join(several: Sequence["Prototypes"]) -> "Prototypes":
+        """Return the prototypes of several groups of clients as one."""
+        return Prototypes(
+            torch.cat([one.class_means for one in several]),
+            torch.cat([one.class_counts for one in several]),
+            torch.cat([one.mean for one in several]),
+        )
 
 
 @dataclass(frozen=True)
@@ -85,11 +96,14 @@ class Signs(Protocol):
         ...
 
 
-def prototypes(features: Tensor, labels: Tensor, classes: int) -> Prototypes:
-    """Per-class mean features P_c with their counts, and the mean feature P_lf, of one client."""
-    counts = torch.bincount(labels, minlength=classes).to(features.dtype)
-    sums = features.new_zeros(classes, features.shape[1]).index_add_(0, labels, features)
-    return Prototypes(sums / counts.clamp_min(1).unsqueeze(1), counts, features.mean(dim=0))
+def prototypes(features: Tensor, labels: Tensor, classes: int, owners: Owners) -> Prototypes:
+    """Per-class mean features P_c with their counts, and the mean feature P_lf, of each client."""
+    sums, counts = owners.sums_by_class(features, labels, classes)
+    return Prototypes(
+        class_means=sums / counts.clamp_min(1).unsqueeze(2),
+        class_counts=counts,
+        mean=sums.sum(dim=1) / counts.sum(dim=1, keepdim=True),
+    )
 
 
 def cosine_distance(rows: Tensor) -> Tensor:

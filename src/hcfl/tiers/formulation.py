@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from hcfl.errors import InputError
+from hcfl.owners import Owners
 
 
 class Formulation(Protocol):
@@ -105,10 +106,10 @@ class Joint:
         return log_prob if log_density is None else log_prob + log_density
 
 
-def class_counts(responsibilities: Tensor, labels: Tensor, classes: int) -> Tensor:
-    """F_{k,c} = Σ_j 1[y_j = c]·γ_jk of one client, as (clusters, classes)."""
-    counts = responsibilities.new_zeros(classes, responsibilities.shape[1])
-    return counts.index_add_(0, labels, responsibilities).T.contiguous()
+def class_counts(responsibilities: Tensor, labels: Tensor, classes: int, owners: Owners) -> Tensor:
+    """F_{k,c} = Σ_j 1[y_j = c]·γ_jk of each client, as (clients, clusters, classes)."""
+    sums, _ = owners.sums_by_class(responsibilities, labels, classes)
+    return sums.transpose(1, 2).contiguous()
 
 
 def class_shares(counts: Tensor, floor: float = 1e-8) -> Tensor:
@@ -120,6 +121,6 @@ def class_shares(counts: Tensor, floor: float = 1e-8) -> Tensor:
     return floored / floored.sum(dim=1, keepdim=True)
 
 
-def objective(log_likelihood: Tensor, weights: Tensor) -> Tensor:
-    """Σ_j log Σ_k ω_k·L_k(x_j, y_j) for client-wise (clusters,) or sample-wise (samples, clusters) weights: eq. (1)."""
-    return torch.logsumexp(weights.log() + log_likelihood, dim=1).sum()
+def objective(log_likelihood: Tensor, weights: Tensor, owners: Owners) -> Tensor:
+    """Σ_j log Σ_k ω_ik·L_k(x_j, y_j) of each client, (clients,), from its weights (clients, clusters): eq. (1)."""
+    return owners.sum(torch.logsumexp(owners.each(weights.log()) + log_likelihood, dim=1))

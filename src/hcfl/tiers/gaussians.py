@@ -13,6 +13,8 @@ from statistics import NormalDist
 import torch
 from torch import Tensor
 
+from hcfl.owners import Owners
+
 
 @dataclass(frozen=True)
 class Gaussians:
@@ -28,22 +30,19 @@ class Gaussians:
     """Diagonal of S_a, (Gaussians, dimensions)."""
 
     def embed(self, features: Tensor) -> Tensor:
-        """Return z, (samples, dimensions), from features of the initial extractor."""
-        return (features - self.origin) @ self.axes
+        """Return z, (samples, dimensions), from features of the initial extractor, wherever these are."""
+        z = (features - self.origin.to(features.device)) @ self.axes.to(features.device)
+        return z.to(self.origin.device)
 
     def log_densities(self, z: Tensor) -> Tensor:
         """Return log N(z_j; m_a, S_a), (samples, Gaussians)."""
         squares = (z[:, None] - self.means) ** 2 / self.variances
         return -0.5 * (squares + self.variances.log() + log(2 * pi)).sum(dim=2)
 
-    def to(self, device: torch.device) -> "Gaussians":
-        """Move all tensors."""
-        return Gaussians(*(part.to(device) for part in (self.origin, self.axes, self.means, self.variances)))
-
 
 @dataclass(frozen=True)
 class Moments:
-    """Sums over a client's samples; sums of clients are sums of their samples, so nothing else is needed.
+    """Sums over samples of one client or several; sums of clients are sums of their samples: nothing else is needed.
 
     In round 1: n (1,), Σz (1, features), Σzzᵀ (features, features) of the raw features. Later, for each Gaussian:
     Σγ (Gaussians,), Σγz and Σγz² (Gaussians, dimensions).
@@ -63,9 +62,9 @@ def total(moments: Sequence[Moments]) -> Moments:
 
 
 def feature_moments(features: Tensor) -> Moments:
-    """Return what a client reports before there are principal axes; in double, since a difference of sums follows."""
+    """Return what clients report before there are principal axes; in double, since a difference of sums follows."""
     rows = features.double()
-    return Moments(rows.new_full((1,), len(rows)), rows.sum(dim=0, keepdim=True), rows.T @ rows)
+    return Moments(torch.full((1,), len(rows)).double(), rows.sum(dim=0, keepdim=True).cpu(), (rows.T @ rows).cpu())
 
 
 def found(moments: Moments, number: int, dimensions: int, floor: float) -> Gaussians:
@@ -87,31 +86,31 @@ def found(moments: Moments, number: int, dimensions: int, floor: float) -> Gauss
     return Gaussians(*(part.float() for part in (origin, axes, means, variances.expand(number, -1).contiguous())))
 
 
-def component_log_joint(components: Tensor, log_densities: Tensor) -> Tensor:
-    """Log ρ_ka + log N_a(z_j), (samples, clusters, Gaussians), from ρ (clusters, Gaussians) or a ρ per sample."""
-    return components.log() + log_densities[:, None]
+def component_log_joint(components: Tensor, log_densities: Tensor, owners: Owners) -> Tensor:
+    """Log ρ_ika + log N_a(z_j), (samples, clusters, Gaussians), from ρ (clients, clusters, Gaussians)."""
+    return owners.each(components.log()) + log_densities[:, None]
 
 
-def mixture_log_density(components: Tensor, log_densities: Tensor) -> Tensor:
-    """Log Σ_a ρ_ka·N_a(z_j), (samples, clusters)."""
-    return torch.logsumexp(component_log_joint(components, log_densities), dim=2)
+def mixture_log_density(components: Tensor, log_densities: Tensor, owners: Owners) -> Tensor:
+    """Log Σ_a ρ_ika·N_a(z_j), (samples, clusters)."""
+    return torch.logsumexp(component_log_joint(components, log_densities, owners), dim=2)
 
 
-def component_responsibilities(components: Tensor, log_densities: Tensor, gamma: Tensor) -> Tensor:
-    """γ_jka = γ_jk·ρ_ka·N_a / Σ_a' ρ_ka'·N_a', (samples, clusters, Gaussians)."""
-    return gamma[:, :, None] * torch.softmax(component_log_joint(components, log_densities), dim=2)
+def component_responsibilities(components: Tensor, log_densities: Tensor, gamma: Tensor, owners: Owners) -> Tensor:
+    """γ_jka = γ_jk·ρ_ika·N_a / Σ_a' ρ_ika'·N_a', (samples, clusters, Gaussians)."""
+    return gamma[:, :, None] * torch.softmax(component_log_joint(components, log_densities, owners), dim=2)
 
 
-def component_step(components: Tensor, responsibilities: Tensor) -> Tensor:
-    """ρ_ka = Σ_j γ_jka / Σ_j γ_jk: the M-step of the mixing in each cluster; one without mass keeps its own."""
-    mass = responsibilities.sum(dim=0)
-    per_cluster = mass.sum(dim=1, keepdim=True)
+def component_step(components: Tensor, responsibilities: Tensor, owners: Owners) -> Tensor:
+    """ρ_ika = Σ_j γ_jka / Σ_j γ_jk: the M-step of each client's mixing; a cluster without mass keeps its own."""
+    mass = owners.sum(responsibilities)
+    per_cluster = mass.sum(dim=2, keepdim=True)
     tiny = torch.finfo(mass.dtype).tiny
     return torch.where(per_cluster > tiny, mass / per_cluster.clamp_min(tiny), components)
 
 
 def gaussian_moments(responsibilities: Tensor, z: Tensor) -> Moments:
-    """Σγ, Σγz, Σγz² of one client, for each Gaussian over all clusters."""
+    """Σγ, Σγz, Σγz² of all given samples, for each Gaussian over all clusters."""
     share = responsibilities.sum(dim=1).double()
     rows = z.double()
     return Moments(share.sum(dim=0), share.T @ rows, share.T @ rows**2)

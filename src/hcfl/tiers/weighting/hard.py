@@ -2,8 +2,10 @@
 
 from dataclasses import dataclass
 
+import torch
 from torch import Tensor
 
+from hcfl.owners import Owners
 from hcfl.tiers.weighting.weights import Seen, Weights, best_cluster, hard_weights, one_hot, own_or_best
 
 
@@ -13,13 +15,14 @@ class Single:
 
     hard: bool = True
 
-    def start(self, client: Tensor, samples: int) -> Weights:
+    def start(self, client: Tensor, owners: Owners) -> Weights:
         """All mass on the only cluster."""
         return Weights(client)
 
     def e_step(self, weights: Weights, seen: Seen) -> tuple[Weights, Tensor]:
         """Keep the only cluster."""
-        return hard_weights(0, seen.log_likelihood)
+        ones = seen.log_likelihood.new_ones(len(seen.owners), 1)
+        return Weights(ones), seen.owners.each(ones)
 
     def newcomer(self, weights: Tensor, seen: Seen) -> Tensor:
         """Keep the only cluster."""
@@ -36,17 +39,17 @@ class HardByLoss:
     zero_empty: bool = False
     hard: bool = True
 
-    def start(self, client: Tensor, samples: int) -> Weights:
+    def start(self, client: Tensor, owners: Owners) -> Weights:
         """Nothing is chosen yet."""
         return Weights(client)
 
     def e_step(self, weights: Weights, seen: Seen) -> tuple[Weights, Tensor]:
         """Choose anew in every round."""
-        return hard_weights(best_cluster(seen.log_likelihood), seen.log_likelihood)
+        return hard_weights(best_cluster(seen), seen)
 
     def newcomer(self, weights: Tensor, seen: Seen) -> Tensor:
         """Choose by loss like everybody."""
-        return hard_weights(best_cluster(seen.log_likelihood), seen.log_likelihood)[0].client
+        return hard_weights(best_cluster(seen), seen)[0].client
 
 
 @dataclass(frozen=True)
@@ -61,21 +64,21 @@ class HardByParameters:
     zero_empty: bool = False
     hard: bool = True
 
-    def start(self, client: Tensor, samples: int) -> Weights:
+    def start(self, client: Tensor, owners: Owners) -> Weights:
         """Nothing is chosen yet."""
         return Weights(client)
 
     def e_step(self, weights: Weights, seen: Seen) -> tuple[Weights, Tensor]:
         """Train the cluster joined last time."""
-        return hard_weights(own_or_best(weights, seen.log_likelihood), seen.log_likelihood)
+        return hard_weights(own_or_best(weights, seen), seen)
 
     def settle(self, weights: Weights, distances: Tensor) -> Weights:
         """Join the cluster nearest to the trained parameters."""
-        return Weights(one_hot(distances.argmin(), len(distances)).to(weights.client))
+        return Weights(one_hot(distances.argmin(dim=1), distances.shape[1]).to(weights.client))
 
     def newcomer(self, weights: Tensor, seen: Seen) -> Tensor:
         """Choose by loss."""
-        return hard_weights(best_cluster(seen.log_likelihood), seen.log_likelihood)[0].client
+        return hard_weights(best_cluster(seen), seen)[0].client
 
 
 @dataclass(frozen=True)
@@ -87,17 +90,17 @@ class Assigned:
 
     hard: bool = True
 
-    def start(self, client: Tensor, samples: int) -> Weights:
-        """Take the server's row."""
+    def start(self, client: Tensor, owners: Owners) -> Weights:
+        """Take the server's rows."""
         return Weights(client)
 
     def e_step(self, weights: Weights, seen: Seen) -> tuple[Weights, Tensor]:
         """Stay where the server has put the client."""
-        return hard_weights(own_or_best(weights, seen.log_likelihood), seen.log_likelihood)
+        return hard_weights(own_or_best(weights, seen), seen)
 
     def newcomer(self, weights: Tensor, seen: Seen) -> Tensor:
         """Choose by loss."""
-        return hard_weights(best_cluster(seen.log_likelihood), seen.log_likelihood)[0].client
+        return hard_weights(best_cluster(seen), seen)[0].client
 
 
 @dataclass(frozen=True)
@@ -109,24 +112,24 @@ class ByLabelDistribution:
 
     hard: bool = True
 
-    def start(self, client: Tensor, samples: int) -> Weights:
+    def start(self, client: Tensor, owners: Owners) -> Weights:
         """Nothing is chosen yet."""
         return Weights(client)
 
     def e_step(self, weights: Weights, seen: Seen) -> tuple[Weights, Tensor]:
         """Choose anew in every round."""
-        return hard_weights(self._nearest(seen), seen.log_likelihood)
+        return hard_weights(self._nearest(seen), seen)
 
     def newcomer(self, weights: Tensor, seen: Seen) -> Tensor:
         """Choose like everybody."""
-        return hard_weights(self._nearest(seen), seen.log_likelihood)[0].client
+        return hard_weights(self._nearest(seen), seen)[0].client
 
     def _nearest(self, seen: Seen) -> Tensor:
         distances = hellinger(seen.class_mix, seen.class_shares)
-        alike = distances.max() - distances.min() <= 1e-6
-        return best_cluster(seen.log_likelihood) if alike else distances.argmin()
+        alike = distances.amax(dim=1) - distances.amin(dim=1) <= 1e-6
+        return torch.where(alike, best_cluster(seen), distances.argmin(dim=1))
 
 
 def hellinger(mix: Tensor, shares: Tensor) -> Tensor:
-    """√(1 − Σ_c √(p(c)·P_k(c))) between one class mix (classes,) and several (clusters, classes)."""
-    return (1 - (mix * shares).sqrt().sum(dim=1)).clamp_min(0).sqrt()
+    """√(1 − Σ_c √(p_i(c)·P_k(c))), (clients, clusters), from p (clients, classes) and P (clusters, classes)."""
+    return (1 - (mix.unsqueeze(1) * shares).sqrt().sum(dim=2)).clamp_min(0).sqrt()

@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from hcfl.errors import InputError
+from hcfl.owners import Owners
 from hcfl.tiers.weighting.weights import Seen, Weights, best_cluster, hard_weights, one_hot, responsibilities
 
 
@@ -15,18 +16,18 @@ class SoftEM:
 
     hard: bool = False
 
-    def start(self, client: Tensor, samples: int) -> Weights:
-        """Take the server's row."""
+    def start(self, client: Tensor, owners: Owners) -> Weights:
+        """Take the server's rows."""
         return Weights(client)
 
     def e_step(self, weights: Weights, seen: Seen) -> tuple[Weights, Tensor]:
         """One client-wise EM step."""
-        gamma = responsibilities(weights.client, seen.log_likelihood)
-        return Weights(gamma.mean(dim=0)), gamma
+        gamma = responsibilities(seen.owners.each(weights.client), seen.log_likelihood)
+        return Weights(seen.owners.mean(gamma)), gamma
 
     def newcomer(self, weights: Tensor, seen: Seen) -> Tensor:
         """One client-wise EM step."""
-        return responsibilities(weights, seen.log_likelihood).mean(dim=0)
+        return seen.owners.mean(responsibilities(seen.owners.each(weights), seen.log_likelihood))
 
 
 @dataclass(frozen=True)
@@ -44,20 +45,21 @@ class SampleWiseEM:
         if not 0 <= self.mu <= 1:
             raise InputError(f"mu = {self.mu}: must lie between 0 and 1")
 
-    def start(self, client: Tensor, samples: int) -> Weights:
-        """Take the server's row for the client and for each sample."""
-        return Weights(client, client.repeat(samples, 1))
+    def start(self, client: Tensor, owners: Owners) -> Weights:
+        """Take the server's row for a client and for each of its samples."""
+        return Weights(client, owners.each(client))
 
     def e_step(self, weights: Weights, seen: Seen) -> tuple[Weights, Tensor]:
         """One EM step, all terms from the weights at the start of the round."""
         assert weights.sample is not None
         gamma = responsibilities(weights.sample, seen.log_likelihood)  # (3)
-        client = responsibilities(weights.client, seen.log_likelihood).mean(dim=0)  # (4)
-        return replace(weights, client=client, sample=self.mu * gamma + (1 - self.mu) * client), gamma  # (5)
+        client = self.newcomer(weights.client, seen)  # (4)
+        sample = self.mu * gamma + (1 - self.mu) * seen.owners.each(client)  # (5)
+        return replace(weights, client=client, sample=sample), gamma
 
     def newcomer(self, weights: Tensor, seen: Seen) -> Tensor:
         """One client-wise EM step: ω̃ never depends on the sample-wise weights."""
-        return responsibilities(weights, seen.log_likelihood).mean(dim=0)
+        return seen.owners.mean(responsibilities(seen.owners.each(weights), seen.log_likelihood))
 
 
 @dataclass(frozen=True)
@@ -77,21 +79,21 @@ class SoftCounts:
         if not 0 < self.floor < 1:
             raise InputError(f"floor = {self.floor}: must lie between 0 and 1")
 
-    def start(self, client: Tensor, samples: int) -> Weights:
-        """Take the server's row."""
+    def start(self, client: Tensor, owners: Owners) -> Weights:
+        """Take the server's rows."""
         return Weights(client)
 
     def e_step(self, weights: Weights, seen: Seen) -> tuple[Weights, Tensor]:
-        """Count again when it is time to, or when the client was never counted."""
+        """Count again when it is time to; a client that was never counted, at once."""
         gamma = one_hot(seen.log_likelihood.argmax(dim=1), seen.log_likelihood.shape[1]).to(seen.log_likelihood)
-        if not seen.first and (seen.round - 1) % self.period:
-            return weights, gamma
-        shares = gamma.mean(dim=0).clamp_min(self.floor)
-        return replace(weights, client=shares / shares.sum()), gamma
+        due = (seen.round - 1) % self.period == 0
+        shares = seen.owners.mean(gamma).clamp_min(self.floor)
+        counted = shares / shares.sum(dim=1, keepdim=True)
+        return replace(weights, client=torch.where(seen.new | due, counted, weights.client)), gamma
 
     def newcomer(self, weights: Tensor, seen: Seen) -> Tensor:
         """Choose by loss."""
-        return hard_weights(best_cluster(seen.log_likelihood), seen.log_likelihood)[0].client
+        return hard_weights(best_cluster(seen), seen)[0].client
 
 
 @dataclass(frozen=True)
@@ -109,21 +111,21 @@ class FuzzyCMeans:
         if not 1 < self.fuzzifier <= 10:
             raise InputError(f"fuzzifier = {self.fuzzifier}: must be greater than 1 and at most 10")
 
-    def start(self, client: Tensor, samples: int) -> Weights:
+    def start(self, client: Tensor, owners: Owners) -> Weights:
         """Nothing is known yet."""
         return Weights(client)
 
     def e_step(self, weights: Weights, seen: Seen) -> tuple[Weights, Tensor]:
         """Keep the memberships that the last training gave."""
-        if seen.first:
-            return hard_weights(best_cluster(seen.log_likelihood), seen.log_likelihood)
-        return weights, weights.client.expand_as(seen.log_likelihood)
+        client = torch.where(seen.new, self.newcomer(weights.client, seen), weights.client)
+        return replace(weights, client=client), seen.owners.each(client)
 
     def settle(self, weights: Weights, distances: Tensor) -> Weights:
         """Return memberships by distance; all of it where a centre is met exactly."""
         logs = distances.clamp_min(torch.finfo(distances.dtype).tiny).log()
-        return replace(weights, client=torch.softmax(-2 / (self.fuzzifier - 1) * (logs - logs.min()), dim=0))
+        beyond = logs - logs.amin(dim=1, keepdim=True)
+        return replace(weights, client=torch.softmax(-2 / (self.fuzzifier - 1) * beyond, dim=1))
 
     def newcomer(self, weights: Tensor, seen: Seen) -> Tensor:
         """Choose by loss."""
-        return hard_weights(best_cluster(seen.log_likelihood), seen.log_likelihood)[0].client
+        return hard_weights(best_cluster(seen), seen)[0].client

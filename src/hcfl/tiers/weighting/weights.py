@@ -1,49 +1,85 @@
 """What clustering weights are, what a client finds them from, and what every rule is made of."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
 import torch
 from torch import Tensor
 
+from hcfl.owners import Owners
+
 
 @dataclass(frozen=True)
 class Weights:
-    """The clustering weights of one client; rows sum to 1."""
+    """The clustering weights of some clients, one after another; rows sum to 1."""
 
     client: Tensor
-    """ω̃_i, (clusters,): used for prediction, and all that ever leaves the client."""
+    """ω̃, (clients, clusters): used for prediction, and all that ever leaves a client."""
     sample: Tensor | None = None
-    """ω_ij, (samples, clusters), where the method weighs each sample by itself; it stays on the client."""
+    """ω, (samples of all these clients, clusters), where the method weighs each sample by itself; it stays on the
+    client."""
     components: Tensor | None = None
-    """ρ_i, (clusters, Gaussians), where inputs have a density: π_i(a, k) = ω̃_ik·ρ_ika. Rows sum to 1."""
+    """ρ, (clients, clusters, Gaussians), where inputs have a density: π_i(a, k) = ω̃_ik·ρ_ika. Rows sum to 1."""
+
+    @staticmethod
+    def join(several: Sequence["Weights"]) -> "Weights":
+        """Return the weights of several groups as one; all have the same parts."""
+        samples = [weights.sample for weights in several if weights.sample is not None]
+        components = [weights.components for weights in several if weights.components is not None]
+        return Weights(
+            torch.cat([weights.client for weights in several]),
+            torch.cat(samples) if samples else None,
+            torch.cat(components) if components else None,
+        )
+
+    def split(self, owners: Owners) -> list["Weights"]:
+        """Return each client's weights, as a group of one that shares no memory with the others."""
+        absent = [None] * len(owners)
+        clients = _copies(torch.split(self.client, 1))
+        samples = absent if self.sample is None else _copies(owners.split(self.sample))
+        components = absent if self.components is None else _copies(torch.split(self.components, 1))
+        return [Weights(*parts) for parts in zip(clients, samples, components, strict=True)]
+
+
+def _copies(parts: Sequence[Tensor]) -> list[Tensor]:
+    """Copy parts of a tensor: as views of it, each would keep all of it alive."""
+    return [part.clone(memory_format=torch.contiguous_format) for part in parts]
 
 
 @dataclass(frozen=True)
 class Seen:
-    """What a client sees before it trains."""
+    """What some clients see before they train."""
 
     log_likelihood: Tensor
-    """log L_k(x_j, y_j), (samples, clusters); −∞ for clusters that the client does not look at."""
+    """log L_k(x_j, y_j), (samples, clusters); −∞ for clusters that a sample's client does not look at."""
+    owners: Owners
+    """Whose samples these are."""
     class_mix: Tensor
-    """p_i(y), the client's own class shares, (classes,)."""
+    """p_i(y), the clients' own class shares, (clients, classes)."""
     class_shares: Tensor
     """P_k(y), the clusters' class shares, (clusters, classes); all alike before the first report."""
     round: int = 1
-    first: bool = True
-    """Whether it takes part for the first time."""
+    first: Tensor | None = None
+    """(clients,): whether each takes part for the first time; None: all do."""
+
+    @property
+    def new(self) -> Tensor:
+        """`first` as a column beside the clients' weights, (clients, 1)."""
+        first = torch.ones(len(self.owners), dtype=torch.bool) if self.first is None else self.first
+        return first.to(self.log_likelihood.device).unsqueeze(1)
 
 
 class Weighting(Protocol):
-    """How a client finds its weights in a round."""
+    """How clients find their weights in a round; samples lie one client's after another's."""
 
     @property
     def hard(self) -> bool:
         """Whether every client belongs to exactly one cluster."""
         ...
 
-    def start(self, client: Tensor, samples: int) -> Weights:
-        """Return the weights of a client that takes part for the first time, from the server's row for it."""
+    def start(self, client: Tensor, owners: Owners) -> Weights:
+        """Return the weights of clients that take part for the first time, from the server's rows for them."""
         ...
 
     def e_step(self, weights: Weights, seen: Seen) -> tuple[Weights, Tensor]:
@@ -51,7 +87,7 @@ class Weighting(Protocol):
         ...
 
     def newcomer(self, weights: Tensor, seen: Seen) -> Tensor:
-        """Return new client-wise weights for somebody who has labelled samples but does not train."""
+        """Return new client-wise weights, (clients, clusters), for who has labelled samples but does not train."""
         ...
 
 
@@ -60,7 +96,7 @@ class SettlesAfterTraining(Protocol):
     """A weighting that decides once local training is over, by where the trained parameters ended."""
 
     def settle(self, weights: Weights, distances: Tensor) -> Weights:
-        """Return the weights given ‖θ_k − θ_i‖₂ for every cluster k, (clusters,)."""
+        """Return the weights given ‖θ_k − θ_i‖₂ of every client i to every cluster k, (clients, clusters)."""
         ...
 
 
@@ -70,26 +106,27 @@ def uniform(clusters: int) -> Tensor:
 
 
 def one_hot(cluster: int | Tensor, clusters: int) -> Tensor:
-    """Return weights with all mass on one cluster."""
+    """Return weights with all mass on one cluster; one row for each, where several are given."""
     return torch.nn.functional.one_hot(torch.as_tensor(cluster), clusters).float()
 
 
 def responsibilities(weights: Tensor, log_likelihood: Tensor) -> Tensor:
-    """γ_jk = softmax_k(log ω_k + log L_k): eq. (3), for client-wise or sample-wise weights."""
+    """γ_jk = softmax_k(log ω_jk + log L_k): eq. (3), for the weights of each sample, its own or its client's."""
     return torch.softmax(weights.log() + log_likelihood, dim=1)
 
 
-def best_cluster(log_likelihood: Tensor) -> Tensor:
-    """Return the cluster with the lowest mean loss over the samples."""
-    return log_likelihood.mean(dim=0).argmax()
+def best_cluster(seen: Seen) -> Tensor:
+    """Return the cluster with the lowest mean loss over each client's samples, (clients,)."""
+    return seen.owners.mean(seen.log_likelihood).argmax(dim=1)
 
 
-def hard_weights(cluster: int | Tensor, log_likelihood: Tensor) -> tuple[Weights, Tensor]:
-    """Return weights with all mass on one cluster, and the same for every sample."""
-    weights = one_hot(cluster, log_likelihood.shape[1]).to(log_likelihood)
-    return Weights(weights), weights.expand_as(log_likelihood)
+def hard_weights(cluster: Tensor, seen: Seen) -> tuple[Weights, Tensor]:
+    """Return weights with all mass on one cluster for each client (clients,), and the same for its samples."""
+    weights = one_hot(cluster, seen.log_likelihood.shape[1]).to(seen.log_likelihood)
+    return Weights(weights), seen.owners.each(weights)
 
 
-def own_or_best(weights: Weights, log_likelihood: Tensor) -> Tensor:
-    """Return the cluster that has all of a client's mass; where none has, the one with the lowest loss."""
-    return weights.client.argmax() if weights.client.max() == 1 else best_cluster(log_likelihood)
+def own_or_best(weights: Weights, seen: Seen) -> Tensor:
+    """Return the cluster that has all of a client's mass; where none has, the one with the lowest loss, (clients,)."""
+    mass, cluster = weights.client.max(dim=1)
+    return torch.where(mass == 1, cluster, best_cluster(seen))

@@ -1,0 +1,71 @@
+"""Inputs as they are stored, and as networks read them."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+
+@dataclass(frozen=True)
+class Scaling:
+    """Inputs are standardised: per channel for images, per feature otherwise."""
+
+    mean: Tensor
+    std: Tensor
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """Return inputs for a network, as float32."""
+        return (x.to(torch.float32) - self.mean) / self.std
+
+    @classmethod
+    def of(cls, x: Tensor, parts: Sequence[Tensor]) -> "Scaling":
+        """Measure mean and standard deviation of the parts' rows, over everything but the last axis."""
+        if x.dtype == torch.uint8:
+            return cls._of_bytes(x, parts)
+        values = x[torch.cat(list(parts))].reshape(-1, x.shape[-1]).to(torch.float64)
+        return cls._from(values.mean(dim=0), values.std(dim=0, correction=0))
+
+    @classmethod
+    def _of_bytes(cls, x: Tensor, parts: Sequence[Tensor]) -> "Scaling":
+        """Sum whole numbers part by part, which is exact: images in double precision would not fit into memory."""
+        count, total, squares = 0, torch.zeros((), dtype=torch.float64), torch.zeros((), dtype=torch.float64)
+        for rows in parts:
+            values = x[rows].reshape(-1, x.shape[-1]).to(torch.float64)
+            count, total = count + len(values), total + values.sum(dim=0)
+            squares = squares + values.square_().sum(dim=0)
+        mean = total / count
+        return cls._from(mean, (squares / count - mean**2).clamp(min=0).sqrt())
+
+    @classmethod
+    def _from(cls, mean: Tensor, std: Tensor) -> "Scaling":
+        return cls(mean.float(), torch.where(std > 1e-6, std, 1.0).float())
+
+
+@dataclass(frozen=True)
+class Scaled:
+    """Inputs that stay as they are stored (images: bytes) until some of them are looked at."""
+
+    stored: Tensor
+    scaling: Scaling
+
+    def __len__(self) -> int:
+        return len(self.stored)
+
+    def __getitem__(self, index: slice | Tensor) -> Tensor:
+        """Return some inputs, standardised."""
+        return self.scaling(self.stored[index])
+
+    @property
+    def device(self) -> torch.device:
+        """Where they lie."""
+        return self.stored.device
+
+
+Inputs = Tensor | Scaled
+"""Inputs ready for the network, or as soon as they are indexed."""
+
+
+def some(inputs: Inputs, rows: Tensor) -> Inputs:
+    """Return some of the inputs, as they are kept."""
+    return replace(inputs, stored=inputs.stored[rows]) if isinstance(inputs, Scaled) else inputs[rows]
