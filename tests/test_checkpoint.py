@@ -90,7 +90,7 @@ def test_another_format_is_refused(planted, tmp_path, monkeypatch):
     monkeypatch.setattr(checkpoint, "FORMAT", 99)
     checkpoint.save(tmp_path, state, planted.scaling)
     monkeypatch.undo()
-    with pytest.raises(InputError, match="has format 99, this version reads 3"):
+    with pytest.raises(InputError, match="has format 99, this version reads 4"):
         checkpoint.load(tmp_path)
     with pytest.raises(InputError, match="cannot be read"):
         checkpoint.load(tmp_path / "nothing")

@@ -4,10 +4,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from hcfl import state_file
-from hcfl.data import Scaling
+from hcfl.inputs import Scaling
 from hcfl.state import RunState
 
-FORMAT = 3
+FORMAT = 4
 """Version of the layout; another one is refused."""
 
 FILE = "state.safetensors"

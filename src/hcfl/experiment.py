@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from copy import deepcopy
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from statistics import median
@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from hcfl import compose, methods, plugins, rng, rounds, run_folder
+from hcfl import checkpoint, compose, methods, plugins, rng, rounds, run_folder
 from hcfl.config import Config, ModelConfig, flat_fields, from_flat
 from hcfl.data import Federation, build
 from hcfl.engines import Batched, Sequential
@@ -109,7 +109,8 @@ def prepare(
     return Prepared(config, setting, rounds.begin(setting, ensemble.to(device)))
 
 
-ENGINES: dict[str, Engine] = {"sequential": Sequential(), "batched": Batched()}
+ENGINES: dict[str, Engine] = {"sequential": Sequential(), "batched": Batched(), "flower": Sequential()}
+"""On Flower every client works by itself; its apps put the network between clients and server."""
 
 
 BATCHED_PARAMETERS = 150_000
@@ -213,16 +214,50 @@ def _threads(number: int | None) -> Iterator[None]:
 
 def execute(prepared: Prepared, out: Path | None = None, on_round: Callable[[Record], None] | None = None) -> Run:
     """Play all rounds, writing each as it ends; what an interruption leaves is complete up to its last round."""
-    config, federation, method = prepared.config, prepared.setting.federation, prepared.setting.method.name
+    config = prepared.config
     name = f"{Path(config.data.source).stem}-{config.method.name}-seed{config.seed}".replace("/", "-")
-    path = run_folder.create(out or run_folder.free_path(RUNS, name), config)
-    metrics: list[Row] = []
+    path = out or run_folder.free_path(RUNS, name)
+    if config.engine == "flower":
+        return _simulate(prepared, path, on_round)
+    return play_on(prepared, run_folder.create(path, config), [], on_round)
+
+
+def resume(path: Path, on_round: Callable[[Record], None] | None = None) -> Run:
+    """Play the rounds that an interrupted run has left, from its checkpoint."""
+    config, metrics, state = run_folder.reopen(path)
+    prepared = replace(prepare(config), state=state)
+    if config.engine == "flower":
+        return _simulate(prepared, path, on_round)
+    return play_on(prepared, path, metrics, on_round)
+
+
+def _simulate(prepared: Prepared, path: Path, on_round: Callable[[Record], None] | None) -> Run:
+    """Let Flower play a run."""
+    from hcfl import flower
+
+    flower.require("engine = 'flower'")
+    from hcfl.flower import simulation
+
+    return simulation.run(prepared, path, on_round)
+
+
+def play_on(
+    prepared: Prepared,
+    path: Path,
+    metrics: list[Row],
+    on_round: Callable[[Record], None] | None = None,
+    durable: bool = False,
+) -> Run:
+    """Play from a state to the end in a run folder that is there; `durable` keeps a checkpoint of every round."""
+    config, federation, method = prepared.config, prepared.setting.federation, prepared.setting.method.name
     state = prepared.state
     try:
         with _threads(config.threads):
             for after, record in rounds.play(prepared.setting, prepared.state, config.training.rounds):
                 state = after
                 metrics.append(run_folder.append(path, record, federation.client_names))
+                if durable:
+                    checkpoint.save(path / run_folder.CHECKPOINT, state, federation.scaling)
                 if on_round is not None:
                     on_round(record)
     except BaseException:

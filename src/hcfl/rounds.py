@@ -40,7 +40,10 @@ class Engine(Protocol):
         states: Mapping[int, ClientState],
         seed: int,
     ) -> tuple[Update, list[ClientState]]:
-        """Return what the participants send, and each one's new state, in the order of `participants`."""
+        """Return what the participants send, and each one's new state, in the order of `participants`.
+
+        Some of them may be missing, where they are on other machines.
+        """
         ...
 
 
@@ -106,6 +109,7 @@ def play_round(setting: Setting, state: RunState) -> tuple[RunState, Record]:
     update, kept = setting.engine.execute(
         federation, method, network, setting.sgd, message, participants, state.clients, setting.seed
     )
+    participants = list(update.clients)
     clients = {**state.clients, **dict(zip(participants, kept, strict=True))}
 
     # 3. Server: aggregate, distances (tier 4), adapt (tier 3).
@@ -116,7 +120,11 @@ def play_round(setting: Setting, state: RunState) -> tuple[RunState, Record]:
     after = server.conclude(method, network, state.server, update)
 
     # 4. Evaluate and record.
-    val = val_accuracy(federation, network, method, after, clients)
+    if update.held_out is None:
+        val = val_accuracy(federation, network, method, after, clients)
+    else:  # measured where the data are, on the models that this round began with
+        right, samples = update.held_out.sum(dim=0).tolist()
+        val = right / samples if samples else None
     test = test_accuracy(federation, network, method, state.server, after, state.newcomers, setting.newcomers)
     record = Record(
         round=after.round,
