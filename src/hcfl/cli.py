@@ -66,6 +66,9 @@ def _parser() -> argparse.ArgumentParser:
     run.add_argument("--out", metavar="FOLDER", type=Path, help="the run folder (default: a new one under runs/)")
     _add_settings(run)
 
+    resume = commands.add_parser("resume", help="go on with a run that was interrupted", allow_abbrev=False)
+    resume.add_argument("folder", metavar="FOLDER", type=Path, help="its run folder")
+
     data = commands.add_parser("data", help="show a federation before training", allow_abbrev=False)
     data.add_argument("source", metavar="SOURCE", nargs="?", help="a name, a file or a folder, as --data")
     data.add_argument(
@@ -176,6 +179,12 @@ def _run(arguments: argparse.Namespace, console: Console) -> None:
     run_and_show(_config(arguments), arguments.out, console)
 
 
+def _resume(arguments: argparse.Namespace, console: Console) -> None:
+    from hcfl.report.show import resume_and_show
+
+    resume_and_show(arguments.folder, console)
+
+
 def _demo(arguments: argparse.Namespace, console: Console) -> None:
     from hcfl.report.show import demo
 
@@ -231,6 +240,7 @@ def _scenarios(arguments: argparse.Namespace, console: Console) -> None:
 
 COMMANDS = {
     "run": _run,
+    "resume": _resume,
     "reproduce": _reproduce,
     "demo": _demo,
     "data": _data,

@@ -1,7 +1,6 @@
 """Config → parts → run: the only place where the parts meet."""
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, replace
 from functools import partial
@@ -12,7 +11,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from hcfl import checkpoint, compose, methods, plugins, rng, rounds, run_folder
+from hcfl import checkpoint, compose, flower, methods, plugins, rng, rounds, run_folder
 from hcfl.config import Config, ModelConfig, flat_fields, from_flat
 from hcfl.data import Federation, build
 from hcfl.engines import Batched, Sequential
@@ -23,11 +22,15 @@ from hcfl.models import IMAGE_NETWORK_OPTIONS, IMAGE_NETWORKS, MODELS, Builder, 
 from hcfl.rounds import Engine, Record, Setting
 from hcfl.run_folder import Row
 from hcfl.state import RunState
+from hcfl.threads import threads
 from hcfl.tiers import Assigned
 from hcfl.training import LocalSGD
 
 TIERS = ("formulation", "weighting", "adaptation", "distance", "topology", "local")
 """Settings that replace a choice of the named method."""
+
+OnRound = Callable[[Record], None]
+"""Whoever is told about each round as it ends."""
 
 RUNS = Path("runs")
 """Where runs go unless told otherwise."""
@@ -201,18 +204,7 @@ def model_builder(config: ModelConfig) -> Builder:
     return builder
 
 
-@contextmanager
-def _threads(number: int | None) -> Iterator[None]:
-    """Run with this many CPU threads, then put the process's own number back."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(number or before)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
-
-
-def execute(prepared: Prepared, out: Path | None = None, on_round: Callable[[Record], None] | None = None) -> Run:
+def execute(prepared: Prepared, out: Path | None = None, on_round: OnRound | None = None) -> Run:
     """Play all rounds, writing each as it ends; what an interruption leaves is complete up to its last round."""
     config = prepared.config
     name = f"{Path(config.data.source).stem}-{config.method.name}-seed{config.seed}".replace("/", "-")
@@ -222,7 +214,7 @@ def execute(prepared: Prepared, out: Path | None = None, on_round: Callable[[Rec
     return play_on(prepared, run_folder.create(path, config), [], on_round)
 
 
-def resume(path: Path, on_round: Callable[[Record], None] | None = None) -> Run:
+def resume(path: Path, on_round: OnRound | None = None) -> Run:
     """Play the rounds that an interrupted run has left, from its checkpoint."""
     config, metrics, state = run_folder.reopen(path)
     prepared = replace(prepare(config), state=state)
@@ -231,12 +223,9 @@ def resume(path: Path, on_round: Callable[[Record], None] | None = None) -> Run:
     return play_on(prepared, path, metrics, on_round)
 
 
-def _simulate(prepared: Prepared, path: Path, on_round: Callable[[Record], None] | None) -> Run:
-    """Let Flower play a run."""
-    from hcfl import flower
-
+def _simulate(prepared: Prepared, path: Path, on_round: OnRound | None) -> Run:
     flower.require("engine = 'flower'")
-    from hcfl.flower import simulation
+    from hcfl.flower import simulation  # only now, since it imports Flower
 
     return simulation.run(prepared, path, on_round)
 
@@ -245,14 +234,14 @@ def play_on(
     prepared: Prepared,
     path: Path,
     metrics: list[Row],
-    on_round: Callable[[Record], None] | None = None,
+    on_round: OnRound | None = None,
     durable: bool = False,
 ) -> Run:
     """Play from a state to the end in a run folder that is there; `durable` keeps a checkpoint of every round."""
     config, federation, method = prepared.config, prepared.setting.federation, prepared.setting.method.name
     state = prepared.state
     try:
-        with _threads(config.threads):
+        with threads(config.threads):
             for after, record in rounds.play(prepared.setting, prepared.state, config.training.rounds):
                 state = after
                 metrics.append(run_folder.append(path, record, federation.client_names))
@@ -275,7 +264,7 @@ def run(
     data: str | Path | Federation = "digits",
     model: str | Pair | Builder = "auto",
     out: str | Path | None = None,
-    on_round: Callable[[Record], None] | None = None,
+    on_round: OnRound | None = None,
     **settings: Any,
 ) -> Run:
     """Run a method and return what it found.

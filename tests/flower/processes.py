@@ -115,3 +115,22 @@ def descendants(pid: int) -> list[int]:
         found += new
         known |= set(new)
     return found
+
+
+def kill(pids: list[int]) -> None:
+    """End processes without a warning; there has to be one."""
+    assert pids
+    for pid in pids:
+        with suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+
+
+def processes_named(name: str, ancestor: int) -> list[int]:
+    """Return the descendants of a process whose command has this name."""
+    found = []
+    for pid in descendants(ancestor):
+        with suppress(OSError):
+            words = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
+            if any(word.endswith(name.encode()) for word in words):
+                found.append(pid)
+    return found

@@ -1,11 +1,10 @@
 """The apps on a transport without processes: what Flower plays is what the sequential engine plays."""
 
 import pytest
-from fake_grid import FakeGrid  # noqa: F401: a fixture
-from torch.testing import assert_close
+from fake_grid import FakeGrid
+from same import same_run
 
 from hcfl import run_folder
-from hcfl.checkpoint import load
 from hcfl.config import from_flat
 from hcfl.experiment import execute, prepare
 from hcfl.flower import records, server_app
@@ -24,22 +23,6 @@ def told(config, out, **more):
     return read({"experiment": config.to_yaml(), "out": str(out), "timeout": 5.0, **more})
 
 
-def same_run(one, two):
-    """Identical clusters and events, parameters within 1e-5."""
-    mine, theirs = load(one / "checkpoint")[0].server, load(two / "checkpoint")[0].server
-    assert mine.clusters == theirs.clusters
-    assert mine.members.tolist() == theirs.members.tolist()
-    for part in ("heads", "extractors"):
-        assert_close(getattr(mine.ensemble, part), getattr(theirs.ensemble, part), rtol=0, atol=1e-5)
-    assert_close(mine.weights, theirs.weights, rtol=0, atol=1e-5)
-    events = [[_without_distances(row) for row in run_folder.rows(path, "events.jsonl")] for path in (one, two)]
-    assert events[0] == events[1]
-
-
-def _without_distances(row):
-    return {name: value for name, value in row.items() if "distance" not in name}
-
-
 @pytest.mark.parametrize("name", METHODS)
 def test_every_method_gives_what_the_sequential_engine_gives(tmp_path, name):
     config = from_flat(method=name, engine="sequential", **SMALL)
@@ -56,7 +39,3 @@ def test_every_method_gives_what_the_sequential_engine_gives(tmp_path, name):
     if rows[0][0]["bytes_down"]:
         trained = [message for message in grid.sent if message.metadata.message_type == "train"]
         assert sum(records.payload(message.content) for message in trained) == sum(row["bytes_down"] for row in rows[0])
-
-
-def test_absence_is_recorded(tmp_path):
-    pass

@@ -85,7 +85,7 @@ def test_nodes_reach_the_front_and_the_superlink_stays_at_home(site):
 
 def test_scripts_are_shell(site):
     scripts = list(site.rglob("*.sh"))
-    assert len(scripts) == 8 + 2 * 2
+    assert len(scripts) == 9 + 2 * 2
     for script in scripts:
         assert script.stat().st_mode & 0o111
         subprocess.run(["sh", "-n", str(script)], check=True)

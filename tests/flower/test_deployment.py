@@ -1,6 +1,5 @@
 """A real deployment on this machine: TLS, node keys, separate processes. Who belongs is let in, nobody else."""
 
-import json
 import shutil
 import ssl
 import urllib.error
@@ -8,9 +7,15 @@ import urllib.request
 from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
 import pytest
-from processes import Processes, free_ports, wait_for
+from processes import Processes, descendants, free_ports, kill, processes_named, wait_for
+from same import same_run
+from sklearn.datasets import load_digits
 
+from hcfl import run_folder
+from hcfl.config import from_flat
+from hcfl.experiment import execute, prepare
 from hcfl.flower import deploy, keys
 
 pytestmark = pytest.mark.slow
@@ -83,15 +88,42 @@ def flwr(running: Running, *arguments: object, home: Path | None = None) -> tupl
     )
 
 
-def test_nodes_with_their_keys_are_let_in_and_do_what_a_run_asks(running, tmp_path):
-    (tmp_path / "data.npz").touch()
+def test_a_run_survives_the_death_of_a_node_and_of_its_server(running, tmp_path):
+    """HCFL+ splits clients who disagree, on their own data, and ends as if nothing had happened."""
+    pooled = own_files(tmp_path)
     for name in CLIENTS:
-        running.programs.start(name, running.folder / "clients" / name / "start.sh", "--data", tmp_path / "data.npz")
-    result = tmp_path / "result.json"
-    code, said = flwr(running, "run", APP, "site", "--run-config", f"file='{result}'")
-    assert code == 0, said
-    wait_for("the run", result.exists, 60)
-    assert json.loads(result.read_text()) == {name: name for name in CLIENTS}
+        running.programs.start(name, running.folder / "clients" / name / "start.sh", "--data", tmp_path / f"{name}.npz")
+    server, out = running.folder / "server", tmp_path / "run"
+    settings = "rho=0.1 batch=16 epochs=2 model=mlp"
+    told = f"rounds=4 quorum=1.0 timeout=120.0 wait=200.0 settings='{settings}' out='{out}'"
+    running.programs.start("run", server / "run.sh", "--run-config", told)
+    wait_for("round 1", lambda: len(run_folder.rows(out, "metrics.jsonl")) >= 1, 90)
+
+    kill(descendants(running.programs.running["south"].pid))
+    wait_for("round 2", lambda: len(run_folder.rows(out, "metrics.jsonl")) >= 2, 120)
+
+    kill(processes_named("flwr-serverapp", running.programs.running["superexec"].pid))
+    running.programs.start("resumed", server / "resume.sh", out)
+    wait_for("the end", (out / "summary.json").exists, 120)
+
+    same = {"rho": 0.1, "batch": 16, "epochs": 2, "model": "mlp"}
+    config = from_flat(method="hcfl+(fedrc)", data=str(pooled), engine="sequential", rounds=4, **same)
+    execute(prepare(config), tmp_path / "undisturbed")
+    same_run(out, tmp_path / "undisturbed")
+    assert [row["event"] for row in run_folder.rows(out, "events.jsonl")] == ["split"]
+    assert [row["participants"] for row in run_folder.rows(out, "metrics.jsonl")] == [3, 3, 3, 3]
+
+
+def own_files(folder: Path) -> Path:
+    """Write a file for each client, one of whom labels otherwise than the others; return all of them as one file."""
+    digits = load_digits()
+    chosen = np.random.default_rng(0).permutation(len(digits.target))[:450]
+    x, y, client = digits.images[chosen].astype(np.uint8), digits.target[chosen], np.arange(450) % 3
+    y[client == 2] = (y[client == 2] + 1) % 10
+    for number, name in enumerate(CLIENTS):
+        np.savez(folder / f"{name}.npz", x=x[client == number], y=y[client == number])
+    np.savez(folder / "all.npz", x=x, y=y, client=np.array(CLIENTS)[client])
+    return folder / "all.npz"
 
 
 def test_registering_again_does_no_harm(running):

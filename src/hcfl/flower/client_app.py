@@ -23,6 +23,7 @@ from hcfl.inputs import Scaled
 from hcfl.owners import Owners
 from hcfl.rounds import Setting
 from hcfl.state import Broadcast, ClientState
+from hcfl.threads import threads
 from hcfl.tiers.gaussians import mixture_log_density
 
 app = ClientApp()
@@ -66,23 +67,16 @@ def _take_part(task: Task, context: Context) -> Reply:
     common, node = task.common, context.node_config
     prepared = _prepared(common, task.client, json.dumps(dict(node), sort_keys=True))
     setting, mine = prepared.setting, prepared.mine
-    torch.set_num_threads(prepared.threads or torch.get_num_threads())
     store = ClientStore(Path(common.state_folder or str(node["state"])), common.experiment, mine.name)
 
     state = store.load(task.since)
-    anchor = _anchor(setting, task, store)
-    broadcast = broadcast_of(task, len(common.class_names), anchor)
-    held_out = measure(setting, broadcast, task.client, state, mine)
-    update, (after,) = take_part(
-        setting.method,
-        setting.network,
-        setting.sgd,
-        mine.federation.local_data([0]),
-        broadcast,
-        [task.client],
-        {} if state is None else {task.client: state},
-        setting.seed,
-    )
+    broadcast = broadcast_of(task, len(common.class_names), _anchor(setting, task, store))
+    data, known = mine.federation.local_data([0]), {} if state is None else {task.client: state}
+    with threads(prepared.threads):
+        held_out = measure(setting, broadcast, task.client, state, mine)
+        update, (after,) = take_part(
+            setting.method, setting.network, setting.sgd, data, broadcast, [task.client], known, setting.seed
+        )
     store.save(after, task.since)
     return Reply(common.experiment, task.round, task.client, replace(update, held_out=held_out))
 

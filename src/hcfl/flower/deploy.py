@@ -77,12 +77,12 @@ def init(folder: Path, site: Site, force: bool = False) -> None:
         _write(server / "server.key", keys.tls_key_file(server_key), 0o600)
         _write(server / "superexec.secret", secrets.token_hex(32).encode(), 0o600)
         _write(server / "nginx.conf", _filled("server/nginx.conf", **values))
-        for script in ("superlink", "superexec", "front", "start", "register", "connection", "run"):
+        for script in ("superlink", "superexec", "front", "start", "register", "connection", "run", "resume"):
             _write(server / f"{script}.sh", _filled(f"server/{script}.sh", **values), 0o755)
         for program, description in PROGRAMS.items():
             unit = _filled("server/hcfl.service", program=program, description=description)
             _write(server / f"hcfl-{program}.service", unit)
-        _write(server / "app" / "pyproject.toml", app())
+        _write(server / "app" / "pyproject.toml", app() + _filled("app-config.toml", names=", ".join(site.clients)))
         _shared(server)
         _clients(folder, site, site.clients, authority=keys.certificate_file(authority))
     except OSError as error:
@@ -127,7 +127,7 @@ def check(site: Site) -> None:
 
 
 def app() -> bytes:
-    """Return the `pyproject.toml` of the Flower app: nothing but settings, since the code is the installed package."""
+    """Return the `pyproject.toml` of the Flower app, up to its settings."""
     from hcfl import __version__
 
     return _filled("app.toml", version=__version__)

@@ -5,7 +5,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from json import loads
 from pathlib import Path
@@ -17,7 +17,7 @@ import tomli_w
 
 from hcfl import checkpoint, run_folder
 from hcfl.errors import InputError
-from hcfl.experiment import Prepared, Run
+from hcfl.experiment import OnRound, Prepared, Run
 from hcfl.flower import deploy
 from hcfl.rounds import Record
 
@@ -33,7 +33,7 @@ START = 60.0
 """Seconds that the SuperLink may take to start."""
 
 
-def run(prepared: Prepared, path: Path, on_round: Callable[[Record], None] | None) -> Run:
+def run(prepared: Prepared, path: Path, on_round: OnRound | None) -> Run:
     """Play a run, or go on with it where its folder has a checkpoint of its own."""
     path = path.absolute()
     _refuse_what_others_cannot_build(prepared)
