@@ -1,19 +1,22 @@
 """Engines against each other: the same rounds, sequential and batched, side by side.
 
 python benchmarks/engines.py                                              # digits, one CPU thread
-python benchmarks/engines.py --device cuda --model mobilenet-v2 --clients 100 --images
+python benchmarks/engines.py --device cuda --model mobilenet-v2 --images --precision tf32 --compile true
 """
 
 import argparse
 from dataclasses import replace
 from statistics import median
+from time import perf_counter
 
-import numpy as np
 import torch
+from workloads import images
 
-from hcfl import Federation, rounds
+from hcfl import rounds
 from hcfl.config import from_flat
-from hcfl.experiment import ENGINES, prepare
+from hcfl.engines import Sequential
+from hcfl.experiment import prepare
+from hcfl.precision import matrix_products
 
 
 def main() -> None:
@@ -22,27 +25,46 @@ def main() -> None:
     parser.add_argument("--methods", nargs="+", default=["hcfl+(fedrc)", "fedavg", "fedem"])
     parser.add_argument("--model", default="auto")
     parser.add_argument("--device", default="cpu")
-    parser.add_argument("--clients", type=int, default=30)
-    parser.add_argument("--rounds", type=int, default=4)
-    parser.add_argument("--images", action="store_true", help="500 random 32×32 images a client instead of digits")
+    parser.add_argument("--precision", default="fp32")
+    parser.add_argument("--compile", type=lambda word: word == "true", default=False)
+    parser.add_argument("--clients", type=int, default=None, help="default 30, with --images 100")
+    parser.add_argument("--clusters", type=int, default=3)
+    parser.add_argument("--rounds", type=int, default=6, help="of the batched engine; the first two warm up")
+    parser.add_argument("--sequential", type=int, default=3, help="rounds of the sequential engine; 0: none")
+    parser.add_argument("--images", action="store_true", help="450 random 32×32 images a client instead of digits")
     options = parser.parse_args()
     torch.set_num_threads(1)
-    federation = None
-    if options.images:
-        draw, number = np.random.default_rng(0), 500 * options.clients
-        x, y = draw.integers(0, 256, (number, 32, 32, 3), dtype=np.uint8), draw.integers(0, 10, number)
-        federation = Federation.from_arrays(x, y, clients=options.clients, partition="iid", beta=0.2)
-    print("| method | sequential, s a round | batched, s a round | ratio |\n|---|---|---|---|")
+    clients = options.clients or (100 if options.images else 30)
+    federation = images(clients, 450) if options.images else None
+    print("| method | sequential, s a round | batched, s a round | ratio | first batched, s |\n|---|---|---|---|---|")
     for method in options.methods:
-        settings = {} if options.images else {"clients": options.clients}
-        config = from_flat(method=method, model=options.model, device=options.device, lr=0.01, **settings)
+        fixed = {} if method == "fedavg" else {"clusters": options.clusters}
+        own = {} if options.images else {"clients": clients}
+        config = from_flat(
+            method=method,
+            model=options.model,
+            device=options.device,
+            precision=options.precision,
+            compile=options.compile or None,
+            engine="batched",
+            lr=0.001,
+            **fixed,
+            **own,
+        )
         prepared = prepare(config, federation)
-        seconds = []
-        for engine in ("sequential", "batched"):
-            setting = replace(prepared.setting, engine=ENGINES[engine])
-            played = rounds.play(setting, prepared.state, options.rounds)
-            seconds.append(median([record.seconds for _, record in played][1:]))  # the first one warms up
-        print(f"| {method} | {seconds[0]:.3f} | {seconds[1]:.3f} | {seconds[0] / seconds[1]:.1f} |")
+        with matrix_products(rounded=options.precision != "fp32"):
+            started = perf_counter()
+            played = rounds.play(prepared.setting, prepared.state, options.rounds)
+            next(played)
+            first = perf_counter() - started
+            batched = median([record.seconds for _, record in played][1:])
+            setting = replace(prepared.setting, engine=Sequential())
+            played = rounds.play(setting, prepared.state, options.sequential)
+            times = [record.seconds for _, record in played][1:]
+        sequential = (
+            f"{median(times):.3f} | {batched:.3f} | {median(times) / batched:.1f}" if times else f"| {batched:.3f} |"
+        )
+        print(f"| {method} | {sequential} | {first:.1f} |", flush=True)
 
 
 if __name__ == "__main__":

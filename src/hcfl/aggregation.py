@@ -103,7 +103,7 @@ def whole_updates(network: Network, received: Ensemble, update: Update, members:
     if received.topology == "full":
         return own
     shared = [
-        (update.models.extractors[name] - sent).flatten(1)
+        (update.models.extractors[name] - sent).reshape(len(update.clients), -1)
         for name, sent in sorted(received.extractors.items())
         if name not in network.buffers
     ]

@@ -21,7 +21,7 @@ from hcfl.method import Method
 from hcfl.models import Network
 from hcfl.owners import Owners
 from hcfl.state import Broadcast, ClientState, Update
-from hcfl.tiers import Assigned, FuzzyCMeans, Seen, SettlesAfterTraining, Weights
+from hcfl.tiers import Assigned, FuzzyCMeans, Seen, SettlesAfterTraining, Single, Weights
 from hcfl.tiers.formulation import class_counts, objective
 from hcfl.tiers.gaussians import (
     Moments,
@@ -58,8 +58,8 @@ def take_part(
     )
 
     # The E-step (tiers 1 and 2), from one look at the data.
-    looked = looked_at(method, weights.client)
-    features, log_prob = look(network, broadcast.ensemble, data, looked)
+    looked, uninformed = looked_at(method, weights.client), ~must_look(method, weights.client)
+    features, log_prob = look(network, broadcast.ensemble, data, looked & ~uninformed.unsqueeze(1))
     inputs = model_inputs(network, broadcast, data, weights.components)
     density = inputs.log_density(weights.components, owners)
     likelihood = method.formulation.log_likelihood(log_prob, labels, broadcast.class_shares, density)
@@ -96,13 +96,13 @@ def take_part(
         started=plan.started.flatten(0, 1),
         mass=mass.flatten(0, 1),
         weights=weights.client,
-        objective=objective(likelihood, weights.client, owners),
+        objective=None if uninformed.any() else objective(likelihood, weights.client, owners),
         counts=class_counts(gamma, labels, data.classes, owners) if method.uses_class_shares else None,
         prototypes=compared_features(method, features, data),
         signatures=first_signatures(method, network, sgd, data, broadcast, clients, new, seed, trainer),
         moments=moments,
     )
-    kept = [trained.of(row) if method.local.kept else None for row in range(len(clients))]
+    kept = [_copy(trained.of(row)) if method.local.kept else None for row in range(len(clients))]
     states_after = [
         ClientState(broadcast.round, broadcast.clusters, mine, model)
         for mine, model in zip(weights.split(owners), kept, strict=True)
@@ -139,6 +139,15 @@ def placed(method: Method, weights: Tensor) -> Tensor:
     """Whether the server has assigned each client to a cluster: then it needs no other cluster's model."""
     assigned = weights.max(dim=1).values == 1
     return assigned if isinstance(method.weighting, Assigned) else torch.zeros_like(assigned)
+
+
+def must_look(method: Method, weights: Tensor) -> Tensor:
+    """Whether each client must look at its data before it trains, (clients,).
+
+    Not where its cluster is known, and nobody asks for features: a pass over all of its data would tell nothing.
+    """
+    settled = placed(method, weights) | isinstance(method.weighting, Single)
+    return ~settled | (method.topology == "split") | (method.formulation.gaussians > 0)
 
 
 def look(network: Network, ensemble: Ensemble, data: LocalData, looked: Tensor) -> tuple[Tensor | None, Tensor]:
@@ -217,6 +226,12 @@ def parameter_distances(network: Network, received: Ensemble, trained: Ensemble)
 def _counted(method: Method, weights: Weights) -> Tensor:
     """How much clients count in each cluster: their weight, in fuzzy c-means u^m."""
     return weights.client**method.weighting.fuzzifier if isinstance(method.weighting, FuzzyCMeans) else weights.client
+
+
+def _copy(models: Ensemble) -> Ensemble:
+    """Copy one client's models: as views of all clients' tensors, they would keep all of them alive."""
+    extractors = {name: tensor.clone() for name, tensor in models.extractors.items()}
+    return Ensemble(extractors, {name: tensor.clone() for name, tensor in models.heads.items()}, models.topology)
 
 
 def _features(network: Network, start: Copies, data: LocalData) -> Tensor | None:

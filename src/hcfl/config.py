@@ -14,6 +14,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from hcfl import scenarios
 from hcfl.errors import InputError
+from hcfl.precision import Precision
 from hcfl.yaml_files import read_yaml
 
 
@@ -132,8 +133,9 @@ class TrainingConfig(Section):
 
 
 class EvaluationConfig(Section):
-    """How Test is measured."""
+    """When and how Val and Test are measured."""
 
+    evaluate_every: int = Field(1, ge=1, description="rounds between two measurements; the last is always measured")
     newcomers: Literal["persistent", "fresh"] = Field(
         "persistent",
         description="virtual newcomers keep their weights through the run, or start anew each time",
@@ -155,6 +157,12 @@ class Config(Section):
         "auto: batched where that is faster, else sequential",
     )
     device: str = Field("cpu", description="cpu, cuda, cuda:1, …")
+    precision: Precision = Field(
+        "fp32", description="fp32; on GPUs tf32 and bf16 are faster and coarser (averages and distances stay fp32)"
+    )
+    compile: bool | None = Field(
+        None, description="batched, on a GPU: compile the network, minutes once; default: images and 20 rounds or more"
+    )
     threads: int | None = Field(None, ge=1, le=1024, description="CPU threads; default 1 for small models, else all")
 
     @classmethod

@@ -12,13 +12,14 @@ from hcfl import rng
 from hcfl.errors import InputError
 from hcfl.inputs import Inputs
 from hcfl.models import Builder, Network, Pair, Params, parameters_of
+from hcfl.precision import matrix_products
 
 Topology = Literal["split", "full"]
 """`split`: one extractor for all clusters, a head each. `full`: a whole model per cluster."""
 
-EVALUATION_ELEMENTS = 1 << 22
-"""Input values per forward pass where nothing is trained: 1365 images of 32×32×3. It bounds memory, whatever a client
-holds: a network's widest layer can be a hundred times its input."""
+EVALUATION_ELEMENTS = {"cpu": 1 << 22, "cuda": 1 << 25}
+"""Input values per forward pass where nothing is trained: 1365 images of 32×32×3, on a GPU 10,922. It bounds memory,
+whatever a client holds: a network's widest layer can be a hundred times its input."""
 
 
 @dataclass(frozen=True)
@@ -115,6 +116,7 @@ def copies(ensemble: Ensemble, columns: Tensor) -> Copies:
     return _for_clients(ensemble, len(columns), pick)
 
 
+@matrix_products(rounded=False)
 def blends(ensemble: Ensemble, weights: Tensor) -> Copies:
     """Σ_k u_k θ_k for each client, from weights (clients, clusters)."""
 
@@ -161,7 +163,7 @@ def flatten(heads: Params, extractors: Params, skip: frozenset[str]) -> Tensor:
     """
     parts = [tensor for _, tensor in sorted(heads.items())]
     parts += [tensor for name, tensor in sorted(extractors.items()) if name not in skip]
-    return torch.cat([part.flatten(1) for part in parts], dim=1)
+    return torch.cat([part.reshape(len(part), -1) for part in parts], dim=1)
 
 
 def initialise(
@@ -194,7 +196,7 @@ def initialise(
 
 
 def _some_equal(stacked: Tensor) -> bool:
-    flat = stacked.flatten(1)
+    flat = stacked.reshape(len(stacked), -1)
     return bool((torch.cdist(flat, flat) == 0).sum() > len(flat))
 
 
@@ -207,16 +209,17 @@ def _with_new_head(pair: Pair) -> Pair:
     return extractor, head
 
 
-def parts(samples: int, elements: int) -> list[slice]:
-    """Cut samples of so many values each into passes that fit memory."""
-    size = max(1, EVALUATION_ELEMENTS // max(1, elements))
-    return [slice(start, start + size) for start in range(0, samples, size)]
+def parts(inputs: Inputs) -> list[slice]:
+    """Cut inputs into passes that fit memory."""
+    most = EVALUATION_ELEMENTS.get(inputs.device.type, EVALUATION_ELEMENTS["cpu"])
+    size = max(1, most // max(1, inputs[:1].numel()))
+    return [slice(start, start + size) for start in range(0, len(inputs), size)]
 
 
 @torch.no_grad()
 def embed(network: Network, extractor: Params, inputs: Inputs) -> Tensor:
     """Z = φ(x) in evaluation mode, pass by pass."""
-    chunks = [network.embed(extractor, inputs[part]) for part in parts(len(inputs), inputs[:1].numel())]
+    chunks = [network.embed(extractor, inputs[part]) for part in parts(inputs)]
     return chunks[0] if len(chunks) == 1 else torch.cat(chunks)
 
 

@@ -7,7 +7,6 @@ from typing import Literal
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from sklearn.metrics import adjusted_rand_score, normalized_mutual_info_score
 from torch import Tensor
 
 from hcfl.client import class_mix, placed, weights_of_today
@@ -55,17 +54,17 @@ def val_accuracy(
     if not len(rows):
         return None
     inputs = federation.x[rows.to(federation.x.device)]
-    log_probs = class_log_probs(network, state.ensemble, Scaled(inputs, federation.scaling)).cpu()
+    log_probs = class_log_probs(network, state.ensemble, Scaled(inputs, federation.scaling))
     weights = owners.each(state.weights)
     if (densities := log_densities(federation, network, state, inputs)) is not None:
         density = mixture_log_density(_components(method, state, clients), densities, owners)
         weights = torch.softmax(weights.log() + density, dim=1)
-    scores = mixture(log_probs, weights)
+    scores = mixture(log_probs, weights.to(log_probs.device))
     for client, known in clients.items():
         if known.own is not None and len(federation.val[client]):
             at = torch.nonzero(owners.index == client).flatten()
             mine = Scaled(inputs[at.to(inputs.device)], federation.scaling)
-            scores[at] = class_log_probs(network, known.own, mine)[:, 0].cpu()
+            scores[at.to(scores.device)] = class_log_probs(network, known.own, mine)[:, 0]
     return _accuracy(scores, federation.y[rows])
 
 
@@ -101,30 +100,33 @@ def meet_newcomers(federation: Federation, method: Method, clusters: int) -> tup
     return (start,) * len(federation.newcomers)
 
 
+def catch_up_newcomers(weights: tuple[Weights, ...], before: ServerState, after: ServerState) -> tuple[Weights, ...]:
+    """Let newcomers follow the clusters that were added and removed in a round."""
+    changes = after.changes[len(before.changes) :]
+    return tuple(follow(mine, before.clusters, changes, None) for mine in weights)
+
+
 def test_accuracy(
     federation: Federation,
     network: Network,
     method: Method,
-    before: ServerState,
     after: ServerState,
     weights: tuple[Weights, ...],
     form: Literal["persistent", "fresh"],
 ) -> TestResult:
     """Let each virtual newcomer find its weights on labelled test samples and measure it on the others.
 
-    Persistent newcomers follow the clusters that were added and removed since `before` and take one E-step; fresh ones
-    start uniform. The test images are embedded once, not once per concept.
+    Persistent newcomers go on from their weights and take one E-step; fresh ones start uniform. The test images are
+    embedded once, not once per concept.
     """
     if federation.test_x is None or not federation.newcomers:
         return TestResult((), weights)
-    log_probs = class_log_probs(network, after.ensemble, Scaled(federation.test_x, federation.scaling)).cpu()
+    log_probs = class_log_probs(network, after.ensemble, Scaled(federation.test_x, federation.scaling))
     densities = log_densities(federation, network, after, federation.test_x)
     class_shares = shares(method, after, federation.classes)
+    steps = 1
     if form == "fresh":
         weights, steps = meet_newcomers(federation, method, len(after.clusters)), FRESH_STEPS
-    else:
-        changes = after.changes[len(before.changes) :]
-        weights, steps = tuple(follow(mine, before.clusters, changes, None) for mine in weights), 1
     accuracies, found = [], []
     for newcomer, mine in zip(federation.newcomers, weights, strict=True):
         for _ in range(steps):
@@ -133,7 +135,8 @@ def test_accuracy(
         owners, log_weights = Owners((len(rows),)), mine.client.log().expand(len(rows), -1)
         if densities is not None and mine.components is not None:
             log_weights = log_weights + mixture_log_density(mine.components, densities[rows], owners)
-        scores = mixture(log_probs[rows], torch.softmax(log_weights, dim=1))
+        weights_each = torch.softmax(log_weights, dim=1).to(log_probs.device)
+        scores = mixture(log_probs[rows.to(log_probs.device)], weights_each)
         accuracies.append(_accuracy(scores, newcomer.score_labels))
         found.append(mine)
     return TestResult(tuple(accuracies), tuple(found))
@@ -149,7 +152,8 @@ def newcomer_step(
 ) -> Weights:
     """One E-step of a newcomer on its labelled samples; it never contributes to F, nor to the Gaussians."""
     labels, components, density = newcomer.fit_labels, weights.components, None
-    owners, log_prob = Owners((len(labels),)), log_probs[newcomer.fit_rows, :, labels]
+    device, owners = log_probs.device, Owners((len(labels),))
+    log_prob = log_probs[newcomer.fit_rows.to(device), :, labels.to(device)].cpu()
     if densities is not None and components is not None:
         density = mixture_log_density(components, densities[newcomer.fit_rows], owners)
     log_likelihood = method.formulation.log_likelihood(log_prob, labels, class_shares, density)
@@ -162,7 +166,7 @@ def newcomer_step(
 
 
 def _accuracy(scores: Tensor, labels: Tensor) -> float:
-    return float((scores.argmax(dim=1) == labels).double().mean())
+    return float((scores.argmax(dim=1) == labels.to(scores.device)).double().mean())
 
 
 @dataclass(frozen=True)
@@ -180,6 +184,8 @@ def clustering_quality(truth: Truth | None, members: NDArray[np.int64]) -> Quali
     seen = members >= 0
     if truth is None or not seen.any():
         return Quality()
+    from sklearn.metrics import adjusted_rand_score, normalized_mutual_info_score  # takes a second: not for clients
+
     true, found = truth.concept[seen], members[seen]
     affected = None if truth.affected is None else truth.affected[seen]
     return Quality(

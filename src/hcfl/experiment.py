@@ -1,8 +1,8 @@
 """Config → parts → run: the only place where the parts meet."""
 
-from collections.abc import Callable, Sequence
+import os
 from copy import deepcopy
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from statistics import median
@@ -11,50 +11,26 @@ from typing import Any
 import torch
 from torch import nn
 
-from hcfl import checkpoint, compose, flower, methods, plugins, rng, rounds, run_folder
+from hcfl import compose, flower, methods, plugins, rng, rounds, run_folder
 from hcfl.config import Config, ModelConfig, flat_fields, from_flat
 from hcfl.data import Federation, build
 from hcfl.engines import Batched, Sequential
 from hcfl.ensemble import initialise
 from hcfl.errors import InputError
+from hcfl.files import cache
 from hcfl.method import Method
 from hcfl.models import IMAGE_NETWORK_OPTIONS, IMAGE_NETWORKS, MODELS, Builder, Network, Pair, check_pair, default_model
-from hcfl.rounds import Engine, Record, Setting
-from hcfl.run_folder import Row
-from hcfl.state import RunState
-from hcfl.threads import threads
+from hcfl.playing import OnRound, Prepared, Run, play_on
+from hcfl.precision import check_precision
+from hcfl.rounds import Engine, Setting
 from hcfl.tiers import Assigned
 from hcfl.training import LocalSGD
 
 TIERS = ("formulation", "weighting", "adaptation", "distance", "topology", "local")
 """Settings that replace a choice of the named method."""
 
-OnRound = Callable[[Record], None]
-"""Whoever is told about each round as it ends."""
-
 RUNS = Path("runs")
 """Where runs go unless told otherwise."""
-
-
-@dataclass(frozen=True)
-class Prepared:
-    """A run that could start: the configuration with everything filled in, the parts, and the state before round 1."""
-
-    config: Config
-    setting: Setting
-    state: RunState
-
-
-@dataclass(frozen=True)
-class Run:
-    """A run that ended."""
-
-    path: Path
-    config: Config
-    federation: Federation
-    summary: Row
-    metrics: Sequence[Row]
-    state: RunState
 
 
 def prepare(
@@ -94,8 +70,10 @@ def prepare(
         config.seed,
         identical=isinstance(method.weighting, Assigned),
     )
+    check_precision(config.precision, device)
+    network = replace(network, half=config.precision == "bf16")
     config = with_threads(with_local_steps(config, federation), network)
-    config = config.model_copy(update={"engine": chosen_engine(config.engine, network, device)})
+    config = with_engine(config, network, device)
     training = config.training
     assert training.batch is not None
     assert training.epochs is not None
@@ -103,31 +81,46 @@ def prepare(
         federation=federation.to(device),
         method=method,
         network=network,
-        engine=ENGINES[config.engine],
+        engine=engine_of(config),
         sgd=LocalSGD(training.lr, training.momentum, training.weight_decay, training.batch, training.epochs),
         participation=training.participation,
         newcomers=config.evaluation.newcomers,
+        evaluate_every=config.evaluation.evaluate_every,
         seed=config.seed,
     )
     return Prepared(config, setting, rounds.begin(setting, ensemble.to(device)))
-
-
-ENGINES: dict[str, Engine] = {"sequential": Sequential(), "batched": Batched(), "flower": Sequential()}
-"""On Flower every client works by itself; its apps put the network between clients and server."""
 
 
 BATCHED_PARAMETERS = 150_000
 """On a CPU, the largest extractor that is trained for all clients at once: stacked, larger ones leave its caches."""
 
 
-def chosen_engine(engine: str, network: Network, device: torch.device) -> str:
-    """Return which engine `auto` stands for: on a CPU, only small dense networks gain from running together."""
-    if engine != "auto":
-        return engine
+COMPILED_ROUNDS = 20
+"""From how many rounds on compiling a network on a GPU pays, unless told otherwise."""
+
+
+def with_engine(config: Config, network: Network, device: torch.device) -> Config:
+    """Fill in the engine: on a CPU, only small dense networks gain from running together; and whether it compiles."""
     parameters = list(network.extractor.parameters())
     dense = all(parameter.ndim <= 2 for parameter in parameters)
     small = sum(parameter.numel() for parameter in parameters) <= BATCHED_PARAMETERS
-    return "batched" if device.type != "cpu" or (dense and small) else "sequential"
+    auto = "batched" if device.type != "cpu" or (dense and small) else "sequential"
+    engine = auto if config.engine == "auto" else config.engine
+    can = engine == "batched" and device.type == "cuda"
+    if config.compile and not can:
+        raise InputError(f"compile = true: is for the batched engine on a GPU, not for {engine} on {device.type}")
+    wanted = not dense and config.training.rounds >= COMPILED_ROUNDS
+    compiled = can and (wanted if config.compile is None else config.compile)
+    return config.model_copy(update={"engine": engine, "compile": compiled})
+
+
+def engine_of(config: Config) -> Engine:
+    """Return the engine; on Flower every client works by itself, and the apps put the network between."""
+    if config.engine in ("sequential", "flower"):
+        return Sequential()
+    if config.compile:
+        os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", str(cache.location(config.data.cache_dir) / "compiled"))
+    return Batched(compiled=bool(config.compile))
 
 
 SMALL_CLIENT = 128
@@ -228,35 +221,6 @@ def _simulate(prepared: Prepared, path: Path, on_round: OnRound | None) -> Run:
     from hcfl.flower import simulation  # only now, since it imports Flower
 
     return simulation.run(prepared, path, on_round)
-
-
-def play_on(
-    prepared: Prepared,
-    path: Path,
-    metrics: list[Row],
-    on_round: OnRound | None = None,
-    durable: bool = False,
-) -> Run:
-    """Play from a state to the end in a run folder that is there; `durable` keeps a checkpoint of every round."""
-    config, federation, method = prepared.config, prepared.setting.federation, prepared.setting.method.name
-    state = prepared.state
-    try:
-        with threads(config.threads):
-            for after, record in rounds.play(prepared.setting, prepared.state, config.training.rounds):
-                state = after
-                metrics.append(run_folder.append(path, record, federation.client_names))
-                if durable:
-                    checkpoint.save(path / run_folder.CHECKPOINT, state, federation.scaling)
-                if on_round is not None:
-                    on_round(record)
-    except BaseException:
-        if metrics:
-            run_folder.finish(path, method, config, federation, state, metrics)
-        else:
-            run_folder.discard(path)
-        raise
-    summary = run_folder.finish(path, method, config, federation, state, metrics)
-    return Run(path, config, federation, summary, metrics, state)
 
 
 def run(

@@ -22,8 +22,9 @@ from hcfl import experiments
 from hcfl.config import Config, assign
 from hcfl.data import build
 from hcfl.errors import InputError
-from hcfl.experiment import Run, execute, prepare
+from hcfl.experiment import execute, prepare
 from hcfl.experiments import Column, Row, Scale, Table
+from hcfl.playing import Run
 
 RESULT = "result.json"
 """What a finished run leaves beside its folder's files: the metrics that tables show."""
@@ -188,7 +189,7 @@ def _measure(result: dict[str, Any], at: str, metric: str) -> float:
         return float(max(result["clusters"]))
     if metric in ("val", "test"):
         values = [-1.0 if value is None else value for value in result[metric]]
-        by = values if at == "best" else result[at.removeprefix("best-")]
+        by = values if at == "best" else [-1.0 if v is None else v for v in result[at.removeprefix("best-")]]
         return 100 * values[max(range(len(by)), key=lambda round_: by[round_])]
     return float(result[metric])
 

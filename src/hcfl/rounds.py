@@ -5,6 +5,8 @@ from dataclasses import dataclass, field
 from time import perf_counter
 from typing import Literal, Protocol
 
+from torch import Tensor
+
 from hcfl import rng, server
 from hcfl.clusters import Change
 from hcfl.data import Federation
@@ -12,8 +14,10 @@ from hcfl.ensemble import Ensemble
 from hcfl.errors import InputError
 from hcfl.evaluation import (
     Quality,
+    TestResult,
     bytes_down,
     bytes_up,
+    catch_up_newcomers,
     clustering_quality,
     meet_newcomers,
     test_accuracy,
@@ -58,6 +62,8 @@ class Setting:
     sgd: LocalSGD = field(default_factory=LocalSGD)
     participation: float = 1.0
     newcomers: Literal["persistent", "fresh"] = "persistent"
+    evaluate_every: int = 1
+    """Rounds between two measurements of Val and Test."""
     seed: int = 0
 
 
@@ -67,7 +73,8 @@ class Record:
 
     round: int
     participants: int
-    objective: float
+    objective: float | None
+    """Mean log-likelihood of the participants' samples after the E-step, where all took one."""
     val: float | None
     test: float | None
     test_per_concept: tuple[float, ...]
@@ -96,8 +103,8 @@ def sample_clients(setting: Setting, round_: int) -> list[int]:
     return sorted(drawn.tolist())
 
 
-def play_round(setting: Setting, state: RunState) -> tuple[RunState, Record]:
-    """Play one round."""
+def play_round(setting: Setting, state: RunState, evaluate: bool = True) -> tuple[RunState, Record]:
+    """Play one round; measuring it can be left out."""
     started = perf_counter()
     federation, method, network = setting.federation, setting.method, setting.network
 
@@ -120,16 +127,16 @@ def play_round(setting: Setting, state: RunState) -> tuple[RunState, Record]:
     after = server.conclude(method, network, state.server, update)
 
     # 4. Evaluate and record.
-    if update.held_out is None:
-        val = val_accuracy(federation, network, method, after, clients)
-    else:  # measured where the data are, on the models that this round began with
-        right, samples = update.held_out.sum(dim=0).tolist()
-        val = right / samples if samples else None
-    test = test_accuracy(federation, network, method, state.server, after, state.newcomers, setting.newcomers)
+    newcomers = catch_up_newcomers(state.newcomers, state.server, after)
+    val, test = None, TestResult((), newcomers)
+    if evaluate:
+        own = update.held_out
+        val = val_accuracy(federation, network, method, after, clients) if own is None else _share(own)
+        test = test_accuracy(federation, network, method, after, newcomers, setting.newcomers)
     record = Record(
         round=after.round,
         participants=len(participants),
-        objective=float(update.objective.sum() / update.sizes.sum()),
+        objective=None if update.objective is None else float(update.objective.sum() / update.sizes.sum()),
         val=val,
         test=test.mean,
         test_per_concept=test.per_concept,
@@ -145,6 +152,12 @@ def play_round(setting: Setting, state: RunState) -> tuple[RunState, Record]:
     return RunState(after, clients, test.weights), record
 
 
+def _share(held_out: Tensor) -> float | None:
+    """Return the share that is right of what clients measured themselves, on the models that the round began with."""
+    right, samples = held_out.sum(dim=0).tolist()
+    return right / samples if samples else None
+
+
 def _without_shared_class(method: Method, update: Update) -> float | None:
     """Return the share of pairs of participants for whom class-wise distances say nothing."""
     if update.prototypes is None or "prototypes" not in method.needs:
@@ -154,6 +167,7 @@ def _without_shared_class(method: Method, update: Update) -> float | None:
 
 def play(setting: Setting, state: RunState, rounds: int) -> Iterator[tuple[RunState, Record]]:
     """Play until `rounds` rounds are completed."""
-    while state.server.round < rounds:
-        state, record = play_round(setting, state)
+    while (done := state.server.round) < rounds:
+        measured = (done + 1) % setting.evaluate_every == 0 or done + 1 == rounds
+        state, record = play_round(setting, state, measured)
         yield state, record

@@ -18,6 +18,7 @@ from hcfl.clusters import placed_by
 from hcfl.ensemble import Ensemble
 from hcfl.method import KEPT_EVIDENCE, Method
 from hcfl.models import Network
+from hcfl.precision import matrix_products
 from hcfl.state import Broadcast, ServerState, Update
 from hcfl.tiers import Correlation, HardByLoss, HardByParameters, Joint, Participants
 from hcfl.tiers import gaussians as densities
@@ -73,6 +74,7 @@ def shares(method: Method, state: ServerState, classes: int) -> Tensor:
     return class_shares(counts, floor)
 
 
+@matrix_products(rounded=False)
 def conclude(method: Method, network: Network, state: ServerState, update: Update) -> ServerState:
     """Turn a round's updates into the next state: aggregate, record the reports, let tiers 4 and 3 decide, apply."""
     after = record(state, update)

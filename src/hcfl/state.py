@@ -105,8 +105,8 @@ class Update:
     where it is one model that counts in several."""
     weights: Tensor
     """ω̃, (participants, clusters)."""
-    objective: Tensor
-    """Σ_j log Σ_k ω̃_k L_k after the E-step, (participants,)."""
+    objective: Tensor | None = None
+    """Σ_j log Σ_k ω̃_k L_k after the E-step, (participants,); None where some did not have to look at their data."""
     counts: Tensor | None = None
     """F, (participants, clusters, classes)."""
     prototypes: Prototypes | None = None
@@ -124,6 +124,7 @@ class Update:
         if len(updates) == 1:
             return updates[0]
         before = [0, *accumulate(len(update.clients) for update in updates)]
+        objectives = [update.objective for update in updates if update.objective is not None]
         counts = [update.counts for update in updates if update.counts is not None]
         prototypes = [update.prototypes for update in updates if update.prototypes is not None]
         moments = [update.moments for update in updates if update.moments is not None]
@@ -136,7 +137,7 @@ class Update:
             started=torch.cat([update.started for update in updates]),
             mass=torch.cat([update.mass for update in updates]),
             weights=torch.cat([update.weights for update in updates]),
-            objective=torch.cat([update.objective for update in updates]),
+            objective=torch.cat(objectives) if len(objectives) == len(updates) else None,
             counts=torch.cat(counts) if counts else None,
             prototypes=Prototypes.join(prototypes) if prototypes else None,
             signatures={client: mine for update in updates for client, mine in update.signatures.items()},
@@ -148,9 +149,11 @@ class Update:
     def finite(self) -> Tensor:
         """Whether what each participant sent are numbers throughout, (participants,)."""
         shared = self.models.topology == "split"
-        rows = self.objective.isfinite() & self.weights.isfinite().all(dim=1)
+        rows = self.weights.isfinite().all(dim=1)
+        if self.objective is not None:
+            rows = rows & self.objective.isfinite()
         for part, by_participant in ((self.models.extractors, shared), (self.models.heads, False)):
-            fine = [tensor.isfinite().flatten(1).all(dim=1) for tensor in part.values()]
+            fine = [tensor.isfinite().reshape(len(tensor), -1).all(dim=1) for tensor in part.values()]
             if fine:
                 each = torch.stack(fine).all(dim=0).cpu()
                 owners = torch.arange(len(self.clients)) if by_participant else self.owners

@@ -99,12 +99,12 @@ def test_a_run_survives_the_death_of_a_node_and_of_its_server(running, tmp_path)
     running.programs.start("run", server / "run.sh", "--run-config", told)
     wait_for("round 1", lambda: len(run_folder.rows(out, "metrics.jsonl")) >= 1, 90)
 
+    # A node dies, and the server with it, in the middle of a round. The node comes back by itself when the SuperLink
+    # has noticed, after a minute; the run goes on when it is asked to, and waits for the node.
     kill(descendants(running.programs.running["south"].pid))
-    wait_for("round 2", lambda: len(run_folder.rows(out, "metrics.jsonl")) >= 2, 120)
-
     kill(processes_named("flwr-serverapp", running.programs.running["superexec"].pid))
     running.programs.start("resumed", server / "resume.sh", out)
-    wait_for("the end", (out / "summary.json").exists, 120)
+    wait_for("the end", (out / "summary.json").exists, 240)
 
     same = {"rho": 0.1, "batch": 16, "epochs": 2, "model": "mlp"}
     config = from_flat(method="hcfl+(fedrc)", data=str(pooled), engine="sequential", rounds=4, **same)

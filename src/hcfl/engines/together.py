@@ -77,27 +77,42 @@ def descend_together(
 ) -> list[Params]:
     """Minimise every row's loss at once: `training.descend` with a leading axis of rows everywhere."""
     trained = [{name: tensor.detach().clone() for name, tensor in p.items()} for p in params]
-    velocities = [{name: torch.zeros_like(tensor) for name, tensor in p.items()} for p in trained]
-    for step in steps if any(trained) else ():
+    targets = [anchor[name] for p, anchor in zip(params, anchors, strict=True) for name in p]
+    everything = [tensor for p in trained for tensor in p.values()]
+    velocity = [torch.zeros_like(tensor) for tensor in everything]
+    for step in steps if everything else ():
         picked = [{name: tensor.detach().requires_grad_() for name, tensor in step.of(p).items()} for p in trained]
         leaves = [leaf for p in picked for leaf in p.values()]
-        gradients = iter(torch.autograd.grad(loss(step, *picked), leaves, allow_unused=True, materialize_grads=True))
-        rows = slice(None) if step.rows is None else step.rows
+        gradients = torch.autograd.grad(loss(step, *picked), leaves, allow_unused=True, materialize_grads=True)
         with torch.no_grad():
-            for p, v, anchor in zip(trained, velocities, anchors, strict=True):
-                for name in p:
-                    # With all rows these are views, changed in place; a choice of rows is a copy, put back below.
-                    value, velocity = p[name][rows], v[name][rows]
-                    before = None if step.idle is None else (value[step.idle], velocity[step.idle])
-                    velocity.mul_(sgd.momentum).add_(next(gradients)).add_(value, alpha=sgd.weight_decay)
-                    if sgd.proximal:
-                        velocity.add_(value - anchor[name][rows], alpha=sgd.proximal)
-                    value.sub_(velocity, alpha=sgd.lr)
-                    if before is not None:
-                        value[step.idle], velocity[step.idle] = before
-                    if step.rows is not None:
-                        v[name][rows], p[name][rows] = velocity, value
+            if step.rows is None:
+                idle = step.idle
+                kept = [] if idle is None else [(tensor, tensor[idle]) for tensor in (*everything, *velocity)]
+                _move(everything, velocity, gradients, targets, sgd)
+                for tensor, before in kept:
+                    tensor[idle] = before
+            else:
+                some = [[tensor[step.rows] for tensor in part] for part in (everything, velocity, targets)]
+                _move(some[0], some[1], gradients, some[2], sgd)
+                for tensor, after in zip((*everything, *velocity), (*some[0], *some[1]), strict=True):
+                    tensor[step.rows] = after
     return trained
+
+
+def _move(
+    values: list[Tensor],
+    velocity: list[Tensor],
+    gradients: tuple[Tensor, ...],
+    targets: list[Tensor],
+    sgd: LocalSGD,
+) -> None:
+    """Take one step of stochastic gradient descent with momentum, in place, all tensors by one call each."""
+    torch._foreach_mul_(velocity, sgd.momentum)
+    torch._foreach_add_(velocity, gradients)
+    torch._foreach_add_(velocity, values, alpha=sgd.weight_decay)
+    if sgd.proximal:
+        torch._foreach_add_(velocity, list(torch._foreach_sub(values, targets)), alpha=sgd.proximal)
+    torch._foreach_add_(values, velocity, alpha=-sgd.lr)
 
 
 @dataclass(frozen=True)

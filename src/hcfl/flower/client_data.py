@@ -132,6 +132,11 @@ class Agreement:
     sizes: tuple[tuple[int, int], ...] = ()
     """Samples for training and held out, of each client that was there."""
 
+    @property
+    def introduced(self) -> frozenset[str]:
+        """The clients who were there."""
+        return frozenset(name for name, (train, _) in zip(self.names, self.sizes, strict=True) if train)
+
     def problem_with(self, introduction: Introduction) -> str | None:
         """Return why a client cannot take part, if so."""
         if introduction.problem or not self.names:

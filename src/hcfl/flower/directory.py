@@ -26,10 +26,15 @@ class Directory:
     """Who each node said it is."""
     refused: dict[int, str] = field(default_factory=dict)
     """Nodes that cannot take part, with the reason."""
+    introduced: frozenset[str] = frozenset()
+    """Clients who introduced themselves before, in the part of a run that is gone on with."""
 
     def here(self) -> dict[int, int]:
         """Return the node of every client that is connected; who is new is asked first."""
         nodes = {node.node_id: node.name for node in self.grid.get_nodes()}
+        for node, name in nodes.items():
+            if name in self.introduced and node not in self.known:
+                self.known[node] = Introduction(self.question.clients.index(name), name)
         new = [node for node in nodes if node not in self.known and node not in self.refused]
         if new:
             answers = ask(self.grid, Introduction, dict.fromkeys(new, self.question), "query", self.timeout)

@@ -208,9 +208,10 @@ def problem_with(reply: Reply, task: Task, experiment: str) -> str | None:
         "mass": (update.mass, (rows, number)),
         "weights": (update.weights, (1, number)),
         "objective": (update.objective, (1,)),
+        "held_out": (update.held_out, (1, 2)),
     }
     for name, (tensor, shape) in shapes.items():
-        if tuple(tensor.shape) != shape:
+        if tensor is not None and tuple(tensor.shape) != shape:
             return f"sent {name} of shape {tuple(tensor.shape)}, but {shape} is needed"
     shared = task.ensemble.topology == "split"
     models = {

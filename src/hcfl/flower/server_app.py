@@ -14,12 +14,13 @@ from hcfl import flat, run_folder
 from hcfl.config import Config
 from hcfl.data import Federation
 from hcfl.errors import InputError
-from hcfl.experiment import Prepared, play_on, prepare
+from hcfl.experiment import prepare
 from hcfl.flower.client_data import Agreement, agree
 from hcfl.flower.directory import Directory
 from hcfl.flower.engine import Absent, Remote
 from hcfl.flower.messages import Common, Question
 from hcfl.flower.run_settings import RunSettings, read
+from hcfl.playing import Prepared, play_on
 from hcfl.rounds import Record
 
 AGREEMENT = "agreement.json"
@@ -57,6 +58,7 @@ def play(grid: Grid, settings: RunSettings) -> None:
     if agreement is None:
         agreement = _deployed(settings, directory) if settings.names else _simulated(out)
     directory.accept = agreement.problem_with
+    directory.introduced = agreement.introduced
     prepared = prepare(config, agreement.federation(config.data) if settings.names else None)
     if not settings.names:
         _check_number(directory, prepared.setting.federation)

@@ -17,8 +17,8 @@ import tomli_w
 
 from hcfl import checkpoint, run_folder
 from hcfl.errors import InputError
-from hcfl.experiment import OnRound, Prepared, Run
 from hcfl.flower import deploy
+from hcfl.playing import OnRound, Prepared, Run
 from hcfl.rounds import Record
 
 QUIET = {

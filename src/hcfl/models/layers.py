@@ -144,7 +144,7 @@ class BatchNorm(Layer):
     def forward(self, x: Tensor) -> Tensor:
         """Normalise each channel over samples and pixels."""
         mean, var = self.running_mean, self.running_var
-        if not self.written_out:
+        if not self.written_out and (self.training or not x.is_cuda):  # cuDNN's fixed statistics are slow: see below
             channels_first = x.movedim(-1, 1)
             y = batch_norm(channels_first, mean, var, self.weight, self.bias, self.training, MOMENTUM, self.eps)
             return y.movedim(1, -1)
@@ -152,6 +152,8 @@ class BatchNorm(Layer):
         if self.training:
             mean, var = self._measure(exact)
         scale = self.weight * torch.rsqrt(var + self.eps)
+        if not self.training:  # one product and one sum for each value
+            return torch.addcmul(self.bias - mean * scale, exact, scale).to(x.dtype)
         return ((exact - mean) * scale + self.bias).to(x.dtype)
 
     def _measure(self, x: Tensor) -> tuple[Tensor, Tensor]:

@@ -8,7 +8,7 @@ from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from hcfl.clusters import Change, Merge, Move, Split
-from hcfl.experiment import OnRound
+from hcfl.playing import OnRound
 from hcfl.rounds import Record
 
 

@@ -6,7 +6,8 @@ from rich.console import Console
 
 from hcfl import run_folder
 from hcfl.config import Config
-from hcfl.experiment import Run, execute, prepare, resume
+from hcfl.experiment import execute, prepare, resume
+from hcfl.playing import Run
 from hcfl.report import plots, progress, tables
 
 
