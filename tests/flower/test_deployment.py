@@ -22,7 +22,6 @@ pytestmark = pytest.mark.slow
 
 CLIENTS = ("north", "south", "west")
 NGINX = shutil.which("nginx") or shutil.which("/usr/sbin/nginx")
-APP = Path(__file__).parent / "trivial_app"
 
 
 @dataclass(frozen=True)
@@ -94,16 +93,16 @@ def test_a_run_survives_the_death_of_a_node_and_of_its_server(running, tmp_path)
     for name in CLIENTS:
         running.programs.start(name, running.folder / "clients" / name / "start.sh", "--data", tmp_path / f"{name}.npz")
     server, out = running.folder / "server", tmp_path / "run"
-    settings = "rho=0.1 batch=16 epochs=2 model=mlp"
-    told = f"rounds=4 quorum=1.0 timeout=120.0 wait=200.0 settings='{settings}' out='{out}'"
-    running.programs.start("run", server / "run.sh", "--run-config", told)
+    everybody = "quorum=1.0 timeout=120.0 wait=200.0"
+    told = f"rounds=4 settings='rho=0.1 batch=16 epochs=2 model=mlp' out='{out}'"
+    running.programs.start("run", server / "run.sh", "--run-config", f"{everybody} {told}")
     wait_for("round 1", lambda: len(run_folder.rows(out, "metrics.jsonl")) >= 1, 90)
 
     # A node dies, and the server with it, in the middle of a round. The node comes back by itself when the SuperLink
     # has noticed, after a minute; the run goes on when it is asked to, and waits for the node.
     kill(descendants(running.programs.running["south"].pid))
     kill(processes_named("flwr-serverapp", running.programs.running["superexec"].pid))
-    running.programs.start("resumed", server / "resume.sh", out)
+    running.programs.start("resumed", server / "resume.sh", out, "--run-config", everybody)
     wait_for("the end", (out / "summary.json").exists, 240)
 
     same = {"rho": 0.1, "batch": 16, "epochs": 2, "model": "mlp"}
@@ -165,13 +164,11 @@ def test_a_run_submitted_through_the_front_is_refused(running, tmp_path):
         f'[superlink.front]\naddress = "127.0.0.1:{running.site.front_port}"\n'
         f'root-certificates = "{running.folder / "server" / "ca.crt"}"\n'
     )
-    result = tmp_path / "result.json"
-    key = running.folder / "server" / "keys" / "north.pub"
-    for command in (["run", APP, "front", "--run-config", f"file='{result}'"], ["supernode", "register", key, "front"]):
+    app, key = running.folder / "server" / "app", running.folder / "server" / "keys" / "north.pub"
+    for command in (["run", app, "front"], ["supernode", "register", key, "front"]):
         code, said = flwr(running, *command, home=home)
         assert code != 0
         assert "403 Forbidden" in said
-    assert not result.exists()
 
 
 @needs_nginx

@@ -1,6 +1,7 @@
 """The engine whose clients are on other machines: one message to each in a round, bounded waits, a quorum."""
 
 import time
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import ceil
@@ -9,7 +10,7 @@ from hcfl.data import Federation
 from hcfl.errors import InputError
 from hcfl.flower.directory import PAUSE, Directory
 from hcfl.flower.exchange import ask
-from hcfl.flower.messages import Common, Reply, Task, problem_with, task_for
+from hcfl.flower.messages import Common, Reply, Task, evidence_of, problem_with, task_for
 from hcfl.method import Method
 from hcfl.models import Network
 from hcfl.state import Broadcast, ClientState, Update
@@ -101,4 +102,14 @@ class Remote:
                     lost.add(client)
             elif reply.update is not None:
                 updates[client] = reply.update
+        for client in unlike(updates):
+            del updates[client]
+            failed[client] = "sent counts, prototypes or moments unlike the others'"
         return failed, lost
+
+
+def unlike(updates: Mapping[int, Update]) -> list[int]:
+    """Return the clients whose evidence has another shape than that of most: it cannot be put together."""
+    kinds = {client: evidence_of(update) for client, update in updates.items()}
+    usual = Counter(kinds.values()).most_common(1)
+    return [client for client, kind in kinds.items() if kind != usual[0][0]]

@@ -12,6 +12,7 @@ from typing import get_args
 import torch
 from torch import Tensor
 
+from hcfl import flat
 from hcfl.client import placed, weights_of_today
 from hcfl.clusters import FIRST, SECOND, Change, Merge, Move, Removal, Rule, Split
 from hcfl.ensemble import Ensemble
@@ -225,7 +226,15 @@ def problem_with(reply: Reply, task: Task, experiment: str) -> str | None:
         return "sent a size that is none"
     if not update.finite.all():
         return "sent numbers that are not finite"
+    if (update.weights < 0).any() or (update.mass < 0).any():
+        return "sent weights that are none"
     return None
+
+
+def evidence_of(update: Update) -> str:
+    """Return the kinds and shapes of what is put together of all participants; they have to be alike."""
+    tree, _ = flat.flatten((update.counts, update.prototypes, update.moments))
+    return str(tree)
 
 
 def _shapes(params: Mapping[str, Tensor], count: int) -> dict[str, tuple[torch.dtype, tuple[int, ...]]]:
