@@ -262,7 +262,7 @@ def client_rows(federation: Federation, state: RunState) -> list[list[Any]]:
         table.append(
             [
                 name,
-                len(federation.train[client]),
+                int(server.sizes[client]) or len(federation.train[client]),
                 "" if truth is None else truth.names[truth.concept[client]],
                 "" if column < 0 else server.clusters[column],
                 "" if corruption is None else corruption.name,

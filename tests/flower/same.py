@@ -19,5 +19,5 @@ def same_run(one, two):
 
 def _changes(path):
     """What happened to the clusters, without the last digits of distances and without who was absent."""
-    rows = [row for row in run_folder.rows(path, "events.jsonl") if row["event"] != "absent"]
+    rows = [row for row in run_folder.rows(path, "events.jsonl") if row["event"] not in ("absent", "refused")]
     return [{name: value for name, value in row.items() if "distance" not in name} for row in rows]

@@ -132,6 +132,15 @@ class Agreement:
     sizes: tuple[tuple[int, int], ...] = ()
     """Samples for training and held out, of each client that was there."""
 
+    def with_names(self, names: tuple[str, ...]) -> "Agreement":
+        """Return the agreement of a run that goes on, with clients who join it."""
+        if names[: len(self.names)] != self.names:
+            raise InputError(
+                f"names = {', '.join(names)}: a run that goes on keeps its clients, and their order "
+                f"({', '.join(self.names)}); others can only follow"
+            )
+        return replace(self, names=names, sizes=(*self.sizes, *[(0, 0)] * (len(names) - len(self.names))))
+
     @property
     def introduced(self) -> frozenset[str]:
         """The clients who were there."""

@@ -20,6 +20,8 @@ class Directory:
     grid: Grid
     question: Question
     timeout: float
+    on_refused: Callable[[str, str], None] = lambda name, reason: None
+    """Whoever is told that a node cannot take part: its name and the reason."""
     accept: Callable[[Introduction], str | None] = lambda introduction: introduction.problem or None
     """Return why a client cannot take part, if so."""
     known: dict[int, Introduction] = field(default_factory=dict)
@@ -44,6 +46,7 @@ class Directory:
                     self.known[node] = introduction
                 else:
                     self.refused[node] = problem
+                    self.on_refused(nodes[node] or introduction.name or str(node), problem)
         return {self.known[node].client: node for node in nodes if node in self.known}
 
     def wait_for(self, clients: Iterable[int], number: int, patience: float) -> dict[int, int]:

@@ -3,6 +3,7 @@
 import json
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from math import ceil
 from pathlib import Path
 from uuid import uuid4
@@ -10,7 +11,7 @@ from uuid import uuid4
 from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
 
-from hcfl import flat, run_folder
+from hcfl import flat, run_folder, server
 from hcfl.config import Config
 from hcfl.data import Federation
 from hcfl.errors import InputError
@@ -52,10 +53,11 @@ def play(grid: Grid, settings: RunSettings) -> None:
         run_folder.discard(out)  # it ended before its first round did
     config = Config.load(out / run_folder.CONFIG) if going_on else settings.config
     question = Question(settings.names, config.seed, config.data.val_share, config.data.kind)
-    directory = Directory(grid, question, settings.patience.timeout)
+    directory = Directory(grid, question, settings.patience.timeout, partial(_refuse, out))
 
-    agreement = _read(out) if going_on else None
-    if agreement is None:
+    if going_on:
+        agreement = _read(out).with_names(settings.names)
+    else:
         agreement = _deployed(settings, directory) if settings.names else _simulated(out)
     directory.accept = agreement.problem_with
     directory.introduced = agreement.introduced
@@ -69,10 +71,11 @@ def play(grid: Grid, settings: RunSettings) -> None:
     metrics: list[run_folder.Row] = []
     if going_on:
         _, metrics, state = run_folder.reopen(out)
-        prepared = replace(prepared, state=state)
+        grown = server.enlarge(prepared.setting.method, state.server, prepared.setting.federation.clients)
+        prepared = replace(prepared, state=replace(state, server=grown))
     else:
         run_folder.create(out, prepared.config)
-        _write(out, replace(agreement, common=common))
+    _write(out, replace(agreement, common=common))
     engine = Remote(directory, common, settings.patience, _recorder(out, prepared.setting.federation))
     play_on(_with_engine(prepared, engine), out, metrics, _say, durable=True)
 
@@ -87,8 +90,6 @@ def _deployed(settings: RunSettings, directory: Directory) -> Agreement:
     names, patience = settings.names, settings.patience
     needed = max(1, ceil(patience.quorum * len(names)))
     here = directory.wait_for(range(len(names)), len(names), patience.limit)
-    for reason in directory.refused.values():
-        print(f"Refused: {reason}", flush=True)
     if len(here) < needed:
         absent = ", ".join(name for client, name in enumerate(names) if client not in here)
         raise InputError(
@@ -121,6 +122,12 @@ def _recorder(out: Path, federation: Federation) -> Callable[[int, Absent], None
             print(f"Round {round_}: without {federation.client_names[client]} ({reason})", flush=True)
 
     return record
+
+
+def _refuse(out: Path, name: str, reason: str) -> None:
+    print(f"Refused: {name} ({reason})", flush=True)
+    if out.exists():
+        run_folder.append_event(out, {"event": "refused", "round": 0, "client": name, "reason": reason})
 
 
 def _say(record: Record) -> None:

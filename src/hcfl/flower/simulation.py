@@ -40,7 +40,7 @@ def run(prepared: Prepared, path: Path, on_round: OnRound | None) -> Run:
     going_on = (path / run_folder.CHECKPOINT).exists()
     if not going_on:  # say now what would be said later by another process
         run_folder.discard(run_folder.create(path, prepared.config))
-    with TemporaryDirectory(prefix="hcfl-flower-") as folder, _superlink(Path(folder)) as environment:
+    with TemporaryDirectory(prefix="hcfl-flower-") as folder, superlink(Path(folder)) as environment:
         problem = Path(folder) / "problem"
         told = {
             "experiment": prepared.config.to_yaml(),
@@ -54,7 +54,7 @@ def run(prepared: Prepared, path: Path, on_round: OnRound | None) -> Run:
         clients = prepared.setting.federation.clients
         log = Path(folder) / "log"
         with log.open("wb") as file:
-            command = [_program("flwr"), "run", str(app), "simulation", "--stream", "--federation-config"]
+            command = [program("flwr"), "run", str(app), "simulation", "--stream", "--federation-config"]
             played = subprocess.Popen(
                 [*command, f"num-supernodes={clients} client-resources-num-cpus=1"],
                 env=environment,
@@ -87,7 +87,7 @@ def _refuse_what_others_cannot_build(prepared: Prepared) -> None:
 
 
 @contextmanager
-def _superlink(folder: Path) -> Iterator[dict[str, str]]:
+def superlink(folder: Path) -> Iterator[dict[str, str]]:
     """Run a SuperLink for this run alone; give the environment in which `flwr` finds it."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
@@ -100,27 +100,27 @@ def _superlink(folder: Path) -> Iterator[dict[str, str]]:
     path = os.pathsep.join([programs, os.environ.get("PATH", "")])
     environment = {**os.environ, **QUIET, "FLWR_HOME": str(home), "PATH": path}
     with (folder / "superlink.log").open("wb") as log:
-        superlink = subprocess.Popen(
-            [_program("flower-superlink"), "--insecure", "--simulation", "--host", "127.0.0.1", "--port", str(port)],
+        process = subprocess.Popen(
+            [program("flower-superlink"), "--insecure", "--simulation", "--host", "127.0.0.1", "--port", str(port)],
             env=environment,
             stdout=log,
             stderr=subprocess.STDOUT,
         )
     try:
-        _wait_until_up(superlink, port)
+        _wait_until_up(process, port)
         yield environment
     finally:
-        superlink.terminate()
+        process.terminate()
         try:
-            superlink.wait(10)
+            process.wait(10)
         except subprocess.TimeoutExpired:
-            superlink.kill()
-            superlink.wait()
+            process.kill()
+            process.wait()
 
 
-def _wait_until_up(superlink: "subprocess.Popen[bytes]", port: int) -> None:
+def _wait_until_up(process: "subprocess.Popen[bytes]", port: int) -> None:
     end = time.monotonic() + START
-    while superlink.poll() is None and time.monotonic() < end:
+    while process.poll() is None and time.monotonic() < end:
         try:
             urlopen(f"http://127.0.0.1:{port}/health", timeout=1).close()
             return
@@ -144,7 +144,7 @@ def _records(path: Path, played: "subprocess.Popen[bytes]") -> Iterator[Record]:
         time.sleep(0.5)
 
 
-def _program(name: str) -> str:
+def program(name: str) -> str:
     """Return one of Flower's programs: they are installed beside this Python."""
     beside = Path(sys.executable).parent / name
     return str(beside) if beside.exists() else name
