@@ -86,7 +86,7 @@ def test_a_node_that_comes_back_under_another_number_is_the_same_client(tmp_path
         grid.nodes[999] = grid.nodes.pop(101)
         return reply
 
-    grid.before[100] = [None, moves]
+    grid.before[102] = [None, moves]
     server_app.play(grid, told(tmp_path / "run"))
     pooled(tmp_path, tmp_path / "pooled")
     same_run(tmp_path / "run", tmp_path / "pooled")
