@@ -18,6 +18,7 @@ class FakeGrid:
     nodes: dict[int, tuple[str, dict]]
     sent: list[Message] = field(default_factory=list)
     replies: dict[str, Message] = field(default_factory=dict)
+    answered: list[Message] = field(default_factory=list)
     before: dict[int, list] = field(default_factory=dict)
     """For each node, what happens to its next training messages: None as usual, or a function of the reply."""
 
@@ -47,6 +48,7 @@ class FakeGrid:
             reply = reply if change is None else change(message, reply)
         if reply is not None:
             self.replies[name] = reply
+            self.answered.append(reply)
 
     def pull_messages(self, names):
         return [self.replies.pop(name) for name in list(names) if name in self.replies]

@@ -51,6 +51,29 @@ def test_every_method_gives_what_the_sequential_engine_gives(tmp_path, name):
     if rows[0][0]["bytes_down"]:
         trained = [message for message in grid.sent if message.metadata.message_type == "train"]
         assert sum(records.payload(message.content) for message in trained) == sum(row["bytes_down"] for row in rows[0])
+        for part, prefix in PARTS.items():
+            sent = sum(bytes_of(message, f"update.{prefix}") for message in grid.answered)
+            assert sent == sum(row["bytes_up_by_part"][part] for row in rows[0])
+        beside = sum(bytes_of(message, "update") for message in grid.answered) - sum(row["bytes_up"] for row in rows[0])
+        assert beside / len(trained) < 1000  # how models were mixed, sizes, what was measured
+
+
+PARTS = {
+    "extractor": "models.extractors",
+    "heads": "models.heads",
+    "prototypes": "prototypes",
+    "counts": "counts",
+    "weights": "weights",
+    "signatures": "signatures",
+    "moments": "moments",
+}
+
+
+def bytes_of(message, prefix):
+    """Return the bytes of the tensors in a message whose names begin so."""
+    arrays = message.content.array_records["arrays"]
+    chosen = {name: array for name, array in arrays.items() if f"{name}.".startswith(f"{prefix}.")}
+    return records.payload(RecordDict({"arrays": ArrayRecord(chosen)}))
 
 
 @dataclass(frozen=True)

@@ -4,6 +4,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
+from processes import wait_for
 from same import same_run
 
 from hcfl import flower, run_folder
@@ -67,6 +68,18 @@ def test_a_run_of_the_command_line_is_played_by_flower_and_can_go_on(tmp_path, c
     (out / "config.yaml").write_text(text.replace("rounds: 2", "rounds: 3"))
     assert main(["resume", str(out)]) == 0
     same_run(out, tmp_path / "sequential")
+
+
+def test_what_was_started_ends_with_it(tmp_path, monkeypatch):
+    """Also what detaches itself, and what does not listen."""
+    stubborn = f"trap '' TERM; echo $$ > {tmp_path}/stubborn; while true; do sleep 0.1; done"
+    script = f'setsid sh -c "{stubborn}" & setsid sleep 100 & echo $! > {tmp_path}/sleeper; wait'
+    process = subprocess.Popen(["sh", "-c", script.replace("$$ >", "\\$\\$ >")])
+    wait_for("both", lambda: len([path for path in tmp_path.iterdir() if path.read_text()]) == 2, 10)
+    pids = [int(path.read_text()) for path in tmp_path.iterdir()]
+    monkeypatch.setattr(simulation, "GRACE", 1.0)
+    simulation.end(process)
+    wait_for("the end", lambda: not any(Path(f"/proc/{pid}").exists() for pid in pids), 10)
 
 
 def test_what_other_processes_cannot_build_is_refused(tmp_path):

@@ -5,8 +5,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from hcfl import run_folder
 from hcfl.config import Config, from_flat
 from hcfl.errors import InputError
+from hcfl.experiment import RUNS
 from hcfl.flower.engine import Patience
 
 OWN = ("experiment", "settings", "names", "out", "resume", "problem-file", "quorum", "timeout", "wait")
@@ -30,7 +32,7 @@ class RunSettings:
 def read(given: Mapping[str, Any]) -> RunSettings:
     """Check a run's configuration; what is wrong is said in one sentence."""
     resumed = str(given.get("resume", ""))
-    out = Path(resumed or str(given.get("out") or "runs/flower"))
+    out = Path(resumed or str(given.get("out", "")) or run_folder.free_path(RUNS, "flower"))
     problem = str(given.get("problem-file", ""))
     names = tuple(name.strip() for name in str(given.get("names", "")).split(",") if name.strip())
     patience = Patience(

@@ -48,6 +48,7 @@ def main(grid: Grid, context: Context) -> None:
 def play(grid: Grid, settings: RunSettings) -> None:
     """Find the clients, then play rounds with them."""
     out = settings.out.absolute()
+    print(f"Run folder: {out}", flush=True)
     going_on = settings.resume and (out / run_folder.CHECKPOINT).exists()
     if settings.resume and not going_on and out.exists():
         run_folder.discard(out)  # it ended before its first round did

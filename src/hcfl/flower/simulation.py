@@ -1,12 +1,13 @@
 """`--engine flower`: the same run on Flower's simulation, in processes of its own that end with it."""
 
 import os
+import signal
 import socket
 import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from json import loads
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -29,8 +30,8 @@ QUIET = {
 }
 """Nothing calls home, and a run cannot fetch other versions of the software."""
 
-START = 60.0
-"""Seconds that the SuperLink may take to start."""
+START, GRACE = 60.0, 10.0
+"""Seconds that the SuperLink may take to start, and all of them to end."""
 
 
 def run(prepared: Prepared, path: Path, on_round: OnRound | None) -> Run:
@@ -110,12 +111,38 @@ def superlink(folder: Path) -> Iterator[dict[str, str]]:
         _wait_until_up(process, port)
         yield environment
     finally:
-        process.terminate()
-        try:
-            process.wait(10)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait()
+        end(process)
+
+
+def end(process: "subprocess.Popen[bytes]") -> None:
+    """End a process and all that it started, Ray included: Flower detaches them, and they would play on."""
+    started = _descendants(process.pid)
+    for how, patience in ((signal.SIGTERM, GRACE), (signal.SIGKILL, 0.0)):
+        for pid in (*started, process.pid):
+            with suppress(ProcessLookupError):
+                os.kill(pid, how)
+        end = time.monotonic() + patience
+        while time.monotonic() < end and (process.poll() is None or any(map(_is_alive, started))):
+            time.sleep(0.1)
+    process.wait()
+
+
+def _is_alive(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    return True
+
+
+def _descendants(pid: int) -> list[int]:
+    """Return the processes that a process started, and that those started."""
+    table = subprocess.run(["ps", "-eo", "pid=,ppid="], stdout=subprocess.PIPE, text=True, check=True).stdout
+    parents = {int(child): int(parent) for child, parent in map(str.split, table.splitlines())}
+    found = [pid]
+    for known in found:  # it grows while we go through it
+        found += [child for child, parent in parents.items() if parent == known]
+    return found[1:]
 
 
 def _wait_until_up(process: "subprocess.Popen[bytes]", port: int) -> None:
