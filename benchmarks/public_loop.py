@@ -45,7 +45,7 @@ class Client:
     """A client of the public loops; batches come with the positions of their samples."""
 
     def __init__(self, federation: Federation, client: int, batch: int, models: int) -> None:
-        data, held_out = federation.local_data(client), federation.val[client]
+        data, held_out = federation.local_data([client]), federation.val[client]
         self.samples = len(data)
         train = TensorDataset(data.inputs, data.labels, torch.arange(len(data)))
         val = TensorDataset(federation.scaling(federation.x[held_out]), federation.y[held_out])

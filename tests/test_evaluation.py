@@ -12,7 +12,7 @@ from torch.testing import assert_close
 from hcfl import evaluation, rounds
 from hcfl.clusters import Split
 from hcfl.data import Newcomer, Truth
-from hcfl.ensemble import class_log_probs, embed, initialise
+from hcfl.ensemble import Ensemble, class_log_probs, embed, initialise
 from hcfl.evaluation import (
     CHANGE_BYTES,
     Quality,
@@ -27,8 +27,9 @@ from hcfl.evaluation import (
 from hcfl.method import Method
 from hcfl.methods import build
 from hcfl.models import MODELS
+from hcfl.owners import Owners
 from hcfl.server import begin, broadcast, shares
-from hcfl.state import ClientState
+from hcfl.state import ClientState, Update
 from hcfl.tiers import (
     ByLabelDistribution,
     Conditional,
@@ -53,10 +54,10 @@ def test_a_newcomer_s_e_step_uses_its_own_labels_only():
     log_probs = torch.tensor([[[0.8, 0.2], [0.4, 0.6]], [[0.5, 0.5], [0.1, 0.9]]]).log()
     rows = torch.tensor([1, 0])
     newcomer = Newcomer("n", rows, torch.tensor([0, 0]), rows, rows)
-    start, shares = Weights(torch.tensor([0.5, 0.5])), torch.full((2, 2), 0.5)
+    start, shares = Weights(torch.tensor([[0.5, 0.5]])), torch.full((2, 2), 0.5)
     weights = newcomer_step(build("fedem"), newcomer, log_probs, None, shares, start).client
     # sample 1, label 0: (.5, .1) → (5/6, 1/6); sample 0, label 0: (.8, .4) → (2/3, 1/3)
-    assert_close(weights, torch.tensor([0.75, 0.25]))
+    assert_close(weights, torch.tensor([[0.75, 0.25]]))
 
 
 def truth(concept, affected=None) -> Truth:
@@ -96,7 +97,7 @@ def test_bytes_down_by_hand():
     state = begin(method, ensemble, clients=5, classes=3)
     message = broadcast(method, state, 3)
     parameters = sum(tensor.numel() for tensor in ensemble.extractors.values())
-    old = ClientState(0, (0, 1), Weights(torch.ones(2) / 2))
+    old = ClientState(0, (0, 1), Weights(torch.full((1, 2), 0.5)))
     sent = bytes_down(message, method, {3: None, 4: old})
     head = sum(tensor[0].numel() for tensor in ensemble.heads.values())
     assert sent == {
@@ -131,10 +132,41 @@ def test_hard_methods_send_back_one_model_and_soft_ones_all(planted):
 
 
 def test_objective_is_the_mean_log_likelihood_per_sample(planted):
-    # Before training, FedAvg's model knows nothing: about −log C per sample.
-    _, records = play(planted, build("fedavg"), 1)
+    # Before training, a single model knows nothing: about −log C per sample.
+    _, records = play(planted, build("fedem", clusters=1), 1)
     assert records[0].objective == pytest.approx(-math.log(planted.classes), abs=0.5)
-    assert bytes_up(build("fedavg"), [])["heads"] == 0
+    _, records = play(planted, build("fedavg"), 1)
+    assert records[0].objective is None, "nobody has anything to choose, so nobody looks at the data"
+
+
+def test_bytes_up_of_an_update_by_hand_and_of_nobody():
+    def update(clients: int) -> Update:
+        models = Ensemble({"w": torch.zeros(clients, 5)}, {"h": torch.zeros(2 * clients, 3)}, "split")
+        each = torch.zeros(2 * clients, 2)
+        return Update(
+            tuple(range(clients)),
+            torch.ones(clients),
+            models,
+            torch.arange(clients).repeat_interleave(2),
+            started=each,
+            mass=each,
+            weights=torch.zeros(clients, 2),
+            objective=torch.zeros(clients),
+            counts=torch.zeros(clients, 2, 7),
+            signatures={client: torch.zeros(9) for client in range(clients - 1)},
+        )
+
+    sent = bytes_up(build("fedrc"), update(3))
+    assert {part: size // 4 for part, size in sent.items()} == {
+        "extractor": 3 * 5,
+        "heads": 3 * 2 * 3,
+        "prototypes": 0,
+        "counts": 3 * 2 * 7,
+        "weights": 3 * 2,
+        "signatures": 2 * 9,
+        "moments": 0,
+    }
+    assert set(bytes_up(build("fedavg"), update(0)).values()) == {0}
 
 
 def test_val_predicts_every_client_with_its_own_weights_after_the_round(planted):
@@ -156,12 +188,11 @@ def test_newcomers_find_their_weights_on_one_part_and_are_measured_on_the_other(
     chosen = setting(planted, method, newcomers=form)
     before, _ = play(planted, method, 2, newcomers=form)
     ((after, record),) = rounds.play(chosen, before, 3)
-    log_probs = class_log_probs(
-        chosen.network, after.server.ensemble, lambda part: planted.scaling(planted.test_x[part]), len(planted.test_x)
-    )
+    inputs = planted.scaling(planted.test_x)
+    log_probs = class_log_probs(chosen.network, after.server.ensemble, inputs)
     class_shares = shares(method, after.server, planted.classes)
     for k, newcomer in enumerate(planted.newcomers):
-        weights = before.newcomers[k] if form == "persistent" else Weights(torch.full((3,), 1 / 3))
+        weights = before.newcomers[k] if form == "persistent" else Weights(torch.full((1, 3), 1 / 3))
         for _ in range(steps):
             weights = newcomer_step(method, newcomer, log_probs, None, class_shares, weights)
         assert_close(after.newcomers[k].client, weights.client)
@@ -202,21 +233,21 @@ EVEN = torch.full((2, 2), 0.5)
 
 def test_a_newcomer_goes_on_from_its_own_weights():
     newcomer = Newcomer("n", BOTH, torch.tensor([0, 0]), BOTH, BOTH)
-    start = Weights(torch.tensor([0.25, 0.75]))
+    start = Weights(torch.tensor([[0.25, 0.75]]))
     # (.25·.5, .75·.1) → (5/8, 3/8); (.25·.8, .75·.4) → (2/5, 3/5)
     found = newcomer_step(build("fedem"), newcomer, LOG_PROBS, None, EVEN, start).client
-    assert_close(found, torch.tensor([0.5125, 0.4875]))
+    assert_close(found, torch.tensor([[0.5125, 0.4875]]))
 
 
 def test_a_newcomer_mixes_gaussians_from_its_own_weights_too():
     newcomer = Newcomer("n", BOTH, torch.tensor([0, 0]), BOTH, BOTH)
-    start = Weights(torch.tensor([0.25, 0.75]), components=torch.tensor([[0.5, 0.5], [0.25, 0.75]]))
+    start = Weights(torch.tensor([[0.25, 0.75]]), components=torch.tensor([[[0.5, 0.5], [0.25, 0.75]]]))
     densities = torch.tensor([[1.0, 1.0], [0.2, 0.6]]).log()
     found = newcomer_step(build("fedgmm", clusters=2), newcomer, LOG_PROBS, densities, EVEN, start)
     # Sample 1: p_k(z) = (.4, .5), γ ∝ (.25·.5·.4, .75·.1·.5) → (4/7, 3/7), within clusters (1/4, 3/4) and (.1, .9).
     # Sample 0: p_k(z) = 1, γ ∝ (.25·.8, .75·.4) → (2/5, 3/5), within clusters as they were.
-    assert_close(found.client, torch.tensor([17 / 35, 18 / 35]))
-    assert_close(found.components, torch.tensor([[6 / 17, 11 / 17], [3 / 16, 13 / 16]]))
+    assert_close(found.client, torch.tensor([[17 / 35, 18 / 35]]))
+    assert_close(found.components, torch.tensor([[[6 / 17, 11 / 17], [3 / 16, 13 / 16]]]))
 
 
 def test_a_newcomer_is_placed_by_its_class_shares_where_the_method_does_so():
@@ -224,8 +255,8 @@ def test_a_newcomer_is_placed_by_its_class_shares_where_the_method_does_so():
     newcomer = Newcomer("n", torch.tensor([0, 0, 1]), torch.tensor([0, 0, 1]), BOTH, BOTH)
     shares = torch.tensor([[0.1, 0.9], [0.7, 0.3]])
     # Two thirds of its labels are 0, as in cluster 1; cluster 0 has the lower loss.
-    found = newcomer_step(method, newcomer, LOG_PROBS, None, shares, Weights(torch.tensor([0.5, 0.5]))).client
-    assert found.tolist() == [0.0, 1.0]
+    found = newcomer_step(method, newcomer, LOG_PROBS, None, shares, Weights(torch.tensor([[0.5, 0.5]]))).client
+    assert found.tolist() == [[0.0, 1.0]]
 
 
 def test_bytes_of_gaussians_go_to_all_and_the_initial_model_to_those_who_are_new():
@@ -233,7 +264,7 @@ def test_bytes_of_gaussians_go_to_all_and_the_initial_model_to_those_who_are_new
     _, ensemble = initialise(MODELS["mlp"], (4,), 3, "full", 2, 0)
     gaussians = Gaussians(torch.zeros(32), torch.zeros(32, 5), torch.zeros(3, 5), torch.ones(3, 5))
     state = replace(begin(method, ensemble, clients=5, classes=3), round=1, gaussians=gaussians)
-    old = ClientState(1, (0, 1), Weights(torch.ones(2) / 2, components=torch.full((2, 3), 1 / 3)))
+    old = ClientState(1, (0, 1), Weights(torch.full((1, 2), 0.5), components=torch.full((1, 2, 3), 1 / 3)))
     sent = bytes_down(broadcast(method, state, 3), method, {2: None, 3: old, 4: old})
     parameters = sum(t[0].numel() for part in (ensemble.extractors, ensemble.heads) for t in part.values())
     assert sent["other models"] == 4 * (3 * (32 + 32 * 5 + 2 * 3 * 5) + parameters)
@@ -246,7 +277,7 @@ def test_an_assigned_client_that_missed_the_split_of_its_cluster_is_sent_all_mod
     state = begin(method, ensemble, clients=3, classes=3)
     state = replace(state, round=2, changes=(split,), weights=torch.tensor([[1.0, 0.0], [0.0, 1.0], [1.0, 0.0]]))
     head = 4 * sum(tensor[0].numel() for tensor in ensemble.heads.values())
-    own = ClientState(1, (0,), Weights(torch.ones(1)))
+    own = ClientState(1, (0,), Weights(torch.ones(1, 1)))
     sent = [bytes_down(broadcast(method, state, 3), method, {client: own})["heads"] for client in range(3)]
     assert sent == [head, head, 2 * head]
 
@@ -256,15 +287,16 @@ def test_with_gaussians_every_sample_has_its_own_weights_in_val_and_test(planted
     played, _ = play(planted, method, 1)
     # Untrained models, each for the samples of one Gaussian.
     network, ensemble = start(planted, method)
-    each = Weights(torch.full((3,), 1 / 3), components=torch.eye(3))
+    each = Weights(torch.full((1, 3), 1 / 3), components=torch.eye(3).unsqueeze(0))
     state = replace(played.server, ensemble=ensemble, weights=torch.full((12, 3), 1 / 3))
     clients = {client: replace(known, weights=each) for client, known in played.clients.items()}
 
     def hits(inputs, labels, weights, with_density=True):
         scaled = planted.scaling(inputs)
-        log_probs = class_log_probs(network, ensemble, lambda part: scaled[part], len(scaled))
+        log_probs = class_log_probs(network, ensemble, scaled)
         z = state.gaussians.embed(embed(network, state.anchor.extractor(0), scaled))
-        density = mixture_log_density(weights.components, state.gaussians.log_densities(z)) if with_density else 0
+        owners, densities = Owners((len(scaled),)), state.gaussians.log_densities(z)
+        density = mixture_log_density(weights.components, densities, owners) if with_density else 0
         log_weights = weights.client.log().expand(len(scaled), -1) + density
         return (mixture(log_probs, torch.softmax(log_weights, dim=1)).argmax(dim=1) == labels).double()
 
@@ -272,7 +304,7 @@ def test_with_gaussians_every_sample_has_its_own_weights_in_val_and_test(planted
     expected = hits(planted.x[rows], planted.y[rows], each).mean().item()
     assert val_accuracy(planted, network, method, state, clients) == pytest.approx(expected)
     assert expected != pytest.approx(hits(planted.x[rows], planted.y[rows], each, with_density=False).mean().item())
-    found = evaluation.test_accuracy(planted, network, method, state, state, (each,) * 3, "persistent")
+    found = evaluation.test_accuracy(planted, network, method, state, (each,) * 3, "persistent")
     for newcomer, weights, accuracy in zip(planted.newcomers, found.weights, found.per_concept, strict=True):
         inputs, labels = planted.test_x[newcomer.score_rows], newcomer.score_labels
         assert accuracy == pytest.approx(hits(inputs, labels, weights).mean().item())

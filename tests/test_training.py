@@ -8,12 +8,13 @@ from torch.testing import assert_close
 
 from hcfl.ensemble import row, rows, stack
 from hcfl.models import Network, mlp, parameters_of
+from hcfl.owners import Owners
 from hcfl.training import (
     LocalData,
     LocalSGD,
-    batch_indices,
     cross_entropy_per_cluster,
     descend,
+    shuffle,
     train_extractor,
     train_heads,
     train_model,
@@ -23,14 +24,19 @@ from hcfl.training import (
 SGD = LocalSGD(lr=0.1, momentum=0.9, weight_decay=0.01, batch=4, epochs=2)
 
 
+def batches_of(samples, sgd, seed=0, singles=True) -> list[torch.Tensor]:
+    """The batches of a client alone."""
+    return shuffle(Owners((samples,)), sgd, [torch.Generator().manual_seed(seed)], singles).of(0)
+
+
 @pytest.fixture
 def task():
     torch.manual_seed(0)
     extractor, head = mlp((5,), 3, hidden=(6,))
     heads = stack([parameters_of(nn.Linear(6, 3)) for _ in range(2)])
-    data = LocalData(torch.randn(10, 5), torch.randint(0, 3, (10,)), 3)
+    data = LocalData.alone(torch.randn(10, 5), torch.randint(0, 3, (10,)), 3)
     gamma = torch.rand(10, 2)
-    batches = batch_indices(10, SGD, torch.Generator().manual_seed(1))
+    batches = batches_of(10, SGD, seed=1)
     return Network(extractor, head), parameters_of(extractor), heads, data, gamma, batches
 
 
@@ -58,7 +64,9 @@ def test_descend_is_torch_s_sgd(task):
         cross_entropy(module(data.inputs[batch]), data.labels[batch]).backward()
         optimiser.step()
 
-    found, head = train_model(network, extractor, rows(heads, [0]), data, torch.ones(10, 1), batches, SGD)
+    found, head = train_model(
+        network, extractor, rows(heads, [0]), data.inputs, data.labels, torch.ones(10, 1), batches, SGD
+    )
     for name, tensor in module[0].state_dict().items():
         assert_close(found[name], tensor)
     for name, tensor in module[1].state_dict().items():
@@ -87,7 +95,7 @@ def test_extractor_training_holds_heads_fixed_and_sums_over_clusters(task):
     network, extractor, heads, data, gamma, _ = task
     one = LocalSGD(lr=0.1, momentum=0.0, weight_decay=0.0, batch=10)
     everything = [torch.arange(10)]
-    found = train_extractor(network, extractor, heads, data, gamma, everything, one)
+    found = train_extractor(network, extractor, heads, data.inputs, data.labels, gamma, everything, one)
 
     leaves = {name: tensor.clone().requires_grad_() for name, tensor in extractor.items()}
     features = torch.relu(data.inputs @ leaves["1.weight"].T + leaves["1.bias"])
@@ -100,9 +108,8 @@ def test_extractor_training_holds_heads_fixed_and_sums_over_clusters(task):
 
 
 def test_batches_of_one_are_used_when_that_is_the_batch_size_but_never_with_batch_normalisation():
-    generator = torch.Generator().manual_seed(0)
-    assert len(batch_indices(5, LocalSGD(batch=1), generator)) == 5
-    assert batch_indices(1, LocalSGD(batch=4), generator, singles=False) == []
+    assert len(batches_of(5, LocalSGD(batch=1))) == 5
+    assert batches_of(1, LocalSGD(batch=4), singles=False) == []
 
 
 def test_what_the_user_froze_or_does_not_use_is_not_trained():
@@ -111,10 +118,12 @@ def test_what_the_user_froze_or_does_not_use_is_not_trained():
     extractor.register_parameter("unused", nn.Parameter(torch.ones(2)))
     network = Network(extractor, nn.Linear(6, 3))
     received = parameters_of(extractor)
-    data = LocalData(torch.randn(10, 5), torch.randint(0, 3, (10,)), 3)
+    data = LocalData.alone(torch.randn(10, 5), torch.randint(0, 3, (10,)), 3)
     plain = LocalSGD(lr=0.1, weight_decay=0.0)
     heads = stack([parameters_of(network.head)])
-    trained = train_extractor(network, received, heads, data, torch.ones(10, 1), [torch.arange(10)], plain)
+    trained = train_extractor(
+        network, received, heads, data.inputs, data.labels, torch.ones(10, 1), [torch.arange(10)], plain
+    )
     assert torch.equal(trained["0.weight"], received["0.weight"])
     assert torch.equal(trained["unused"], received["unused"])
     assert not torch.equal(trained["2.weight"], received["2.weight"])
@@ -122,7 +131,7 @@ def test_what_the_user_froze_or_does_not_use_is_not_trained():
 
 @pytest.mark.parametrize(("samples", "sizes"), [(9, [4, 4]), (10, [4, 4, 2]), (8, [4, 4]), (1, [1]), (4, [4])])
 def test_a_last_batch_of_one_sample_is_left_out_unless_it_is_the_only_one(samples, sizes):
-    batches = batch_indices(samples, LocalSGD(batch=4, epochs=1), torch.Generator().manual_seed(0))
+    batches = batches_of(samples, LocalSGD(batch=4, epochs=1))
     assert [len(batch) for batch in batches] == sizes
     assert len(set(torch.cat(batches).tolist())) == sum(sizes)
 
@@ -132,9 +141,11 @@ def test_running_statistics_move_in_training_and_what_was_received_does_not():
     network = Network(extractor, nn.Linear(6, 3))
     received = parameters_of(extractor)
     copy = {name: tensor.clone() for name, tensor in received.items()}
-    data = LocalData(torch.randn(10, 5) + 3, torch.randint(0, 3, (10,)), 3)
+    data = LocalData.alone(torch.randn(10, 5) + 3, torch.randint(0, 3, (10,)), 3)
     heads = stack([parameters_of(network.head)])
-    trained = train_extractor(network, received, heads, data, torch.ones(10, 1), [torch.arange(10)], SGD)
+    trained = train_extractor(
+        network, received, heads, data.inputs, data.labels, torch.ones(10, 1), [torch.arange(10)], SGD
+    )
     assert not torch.equal(trained["1.running_mean"], copy["1.running_mean"])
     assert trained["1.num_batches_tracked"] == 1
     for name, tensor in copy.items():
@@ -152,21 +163,23 @@ def test_the_proximal_term_by_hand():
 
 def test_a_batch_takes_its_own_rows_of_gamma(task):
     network, extractor, heads, data, gamma, _ = task
-    batch, everything = torch.tensor([7, 2, 9]), [torch.arange(3)]
-    few = LocalData(data.inputs[batch], data.labels[batch], 3)
-    features = network.embed(extractor, data.inputs).detach()
-    for name, tensor in train_heads(network, heads, features, data.labels, gamma, [batch], SGD).items():
-        expected = train_heads(network, heads, features[batch], few.labels, gamma[batch], everything, SGD)
+    x, y, batch, everything = data.inputs, data.labels, torch.tensor([7, 2, 9]), [torch.arange(3)]
+    few = x[batch], y[batch], gamma[batch]
+    features = network.embed(extractor, x).detach()
+    for name, tensor in train_heads(network, heads, features, y, gamma, [batch], SGD).items():
+        expected = train_heads(network, heads, features[batch], *few[1:], everything, SGD)
         assert_close(tensor, expected[name])
-    for name, tensor in train_extractor(network, extractor, heads, data, gamma, [batch], SGD).items():
-        assert_close(tensor, train_extractor(network, extractor, heads, few, gamma[batch], everything, SGD)[name])
+    for name, tensor in train_extractor(network, extractor, heads, x, y, gamma, [batch], SGD).items():
+        assert_close(tensor, train_extractor(network, extractor, heads, *few, everything, SGD)[name])
     head, column = rows(heads, [0]), gamma[:, :1]
-    for name, tensor in train_model(network, extractor, head, data, column, [batch], SGD)[0].items():
-        assert_close(tensor, train_model(network, extractor, head, few, column[batch], everything, SGD)[0][name])
+    found, _ = train_model(network, extractor, head, x, y, column, [batch], SGD)
+    expected, _ = train_model(network, extractor, head, x[batch], y[batch], column[batch], everything, SGD)
+    for name, tensor in found.items():
+        assert_close(tensor, expected[name])
 
 
 def test_every_epoch_is_shuffled_anew():
-    one, two, three = batch_indices(20, LocalSGD(batch=20, epochs=3), torch.Generator().manual_seed(0))
+    one, two, three = batches_of(20, LocalSGD(batch=20, epochs=3))
     assert not torch.equal(one, two)
     assert not torch.equal(two, three)
 
@@ -174,9 +187,48 @@ def test_every_epoch_is_shuffled_anew():
 def test_running_statistics_move_when_a_full_model_is_trained():
     extractor = nn.Sequential(nn.Linear(5, 6), nn.BatchNorm1d(6))
     network = Network(extractor, nn.Linear(6, 3))
-    data = LocalData(torch.randn(10, 5) + 3, torch.randint(0, 3, (10,)), 3)
+    data = LocalData.alone(torch.randn(10, 5) + 3, torch.randint(0, 3, (10,)), 3)
     head = stack([parameters_of(network.head)])
     start = parameters_of(extractor)
-    trained, _ = train_model(network, start, head, data, torch.ones(10, 1), [torch.arange(10)], SGD)
+    trained, _ = train_model(network, start, head, data.inputs, data.labels, torch.ones(10, 1), [torch.arange(10)], SGD)
     assert not torch.equal(trained["1.running_mean"], start["1.running_mean"])
     assert trained["1.num_batches_tracked"] == 1
+
+
+def split_epochs(samples, sgd, generator, singles) -> list[list[int]]:
+    """Batches by hand: every epoch's order cut into pieces, a last one of a single sample left out."""
+    batches = []
+    for _ in range(sgd.epochs):
+        epoch = torch.split(torch.randperm(samples, generator=generator), sgd.batch)
+        wanted = singles and (len(epoch) == 1 or sgd.batch == 1)
+        batches += [batch.tolist() for batch in epoch if len(batch) > 1 or wanted]
+    return batches
+
+
+@pytest.mark.parametrize("singles", [True, False])
+@pytest.mark.parametrize("epochs", [1, 3])
+@pytest.mark.parametrize("batch", [1, 4, 5, 100])
+@pytest.mark.parametrize("sizes", [(9, 2, 12), (1, 30), (5, 5), (4, 1, 1, 7), (1, 1), (3,), (13,)])
+def test_batches_in_a_group_are_those_of_each_client_alone(sizes, batch, epochs, singles):
+    sgd, owners = LocalSGD(batch=batch, epochs=epochs), Owners(sizes)
+    together = shuffle(owners, sgd, [torch.Generator().manual_seed(seed) for seed in range(len(sizes))], singles)
+    assert together.index.min() >= 0
+    assert together.index.max() < owners.samples, "also where a row does not count"
+    for client, samples in enumerate(sizes):
+        mine = [[row - sum(sizes[:client]) for row in rows.tolist()] for rows in together.of(client)]
+        assert mine == split_epochs(samples, sgd, torch.Generator().manual_seed(client), singles)
+        assert mine == [rows.tolist() for rows in batches_of(samples, sgd, client, singles)]
+
+
+def test_batches_in_a_group_are_lined_up_and_whoever_has_fewer_waits():
+    sgd = LocalSGD(batch=4, epochs=2)
+    lined = shuffle(Owners((9, 2, 1)), sgd, [torch.Generator().manual_seed(seed) for seed in range(3)])
+    # 9 samples: a last batch of one is left out. One sample is the only one of its client. Epochs start together.
+    assert lined.sizes.tolist() == [[4, 4, 0] * 2, [2, 0, 0] * 2, [1, 0, 0] * 2]
+    assert lined.index.shape == (3, 6, 4)
+
+
+def test_a_client_without_samples_has_no_batches_and_points_at_none_that_are_not_there():
+    lined = shuffle(Owners((5, 0)), LocalSGD(batch=4), [torch.Generator().manual_seed(seed) for seed in range(2)])
+    assert lined.of(1) == []
+    assert lined.index.max() == 4

@@ -72,7 +72,7 @@ def prepare(
     )
     check_precision(config.precision, device)
     network = replace(network, half=config.precision == "bf16")
-    config = with_threads(with_local_steps(config, federation), network)
+    config = with_threads(with_local_steps(config, federation), network, device)
     config = with_engine(config, network, device)
     training = config.training
     assert training.batch is not None
@@ -142,10 +142,13 @@ SMALL_STEP = 1_000_000
 """Parameters × batch: a rough line below which steps are too short to share between threads."""
 
 
-def with_threads(config: Config, network: Network) -> Config:
-    """Fill in the number of CPU threads; the last digits of a sum depend on it, so a run records it."""
+def with_threads(config: Config, network: Network, device: torch.device) -> Config:
+    """Fill in the number of CPU threads; the last digits of a sum depend on it, so a run records it.
+
+    Beside a GPU the CPU has only short steps left to do.
+    """
     parameters = sum(p.numel() for module in (network.extractor, network.head) for p in module.parameters())
-    small = parameters * (config.training.batch or 1) < SMALL_STEP
+    small = device.type != "cpu" or parameters * (config.training.batch or 1) < SMALL_STEP
     return config.model_copy(update={"threads": config.threads or (1 if small else torch.get_num_threads())})
 
 

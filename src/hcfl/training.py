@@ -47,7 +47,11 @@ class LocalData:
 
 def cross_entropy_per_cluster(logits: Tensor, labels: Tensor) -> Tensor:
     """CE_k of each sample, (samples, clusters), from logits (samples, clusters, classes)."""
-    return cross_entropy(logits.movedim(1, 2), labels.unsqueeze(1).expand(logits.shape[:2]), reduction="none")
+    samples, clusters, classes = logits.shape
+    each = (
+        labels.unsqueeze(1).expand(samples, clusters).reshape(-1)
+    )  # torch is slow where classes are not the last axis
+    return cross_entropy(logits.reshape(-1, classes), each, reduction="none").view(samples, clusters)
 
 
 def weighted_loss(logits: Tensor, labels: Tensor, gamma: Tensor) -> Tensor:

@@ -3,9 +3,12 @@
 import pytest
 import torch
 from torch import nn
+from torch.func import functional_call, vmap
 from torch.nn.functional import conv2d, pad
 from torch.testing import assert_close
 
+from hcfl.ensemble import stack
+from hcfl.models import parameters_of
 from hcfl.models.layers import BatchNorm, Convolution, GroupNorm, window, write_out
 
 FORMS = {"kernels": lambda layer: layer, "written out": write_out}
@@ -64,6 +67,52 @@ def test_batch_normalisation_equals_torch_s(form, training):
         assert_close(ours(x), theirs(x.movedim(-1, 1)).movedim(1, -1))
     assert_close(ours.running_mean, theirs.running_mean)
     assert_close(ours.running_var, theirs.running_var)
+
+
+@pytest.mark.parametrize("clients", [1, 3])
+def test_batch_normalisation_of_several_clients_equals_torch_s(clients):
+    """Under vmap: every client's own parameters and running statistics."""
+    torch.manual_seed(0)
+    theirs = [nn.BatchNorm2d(5, momentum=0.1).double() for _ in range(clients)]
+    for layer in theirs:
+        for tensor in (layer.weight, layer.bias, layer.running_mean, layer.running_var):
+            nn.init.uniform_(tensor, 0.5, 1.5)
+    ours = write_out(BatchNorm(5)).train()
+    stacked = stack([parameters_of(layer) for layer in theirs])
+    del stacked["num_batches_tracked"]
+    for samples in (4, 2, 1):
+        x = 3 + 2 * torch.randn(clients, samples, 3, 2, 5, dtype=torch.float64)
+        found = vmap(lambda params, inputs: functional_call(ours, params, (inputs,)))(stacked, x)
+        for client, layer in enumerate(theirs):
+            assert_close(found[client], layer(x[client].movedim(-1, 1)).movedim(1, -1))
+            assert_close(stacked["running_mean"][client], layer.running_mean)
+            assert_close(stacked["running_var"][client], layer.running_var)
+
+
+def test_samples_without_a_share_are_as_if_they_were_not_there():
+    torch.manual_seed(0)
+    theirs = nn.BatchNorm2d(5).double()
+    ours = write_out(BatchNorm(5)).double()
+    x = torch.randn(6, 3, 2, 5, dtype=torch.float64, requires_grad=True)
+    here = torch.tensor([True, True, False, True, False, False])
+    filled = torch.where(here.view(-1, 1, 1, 1), x, torch.inf)
+    found = functional_call(ours, {"share": here.double() / 3}, (filled,))
+    expected = theirs(x[here].movedim(-1, 1)).movedim(1, -1)
+    assert_close(found[here], expected)
+    assert found.isfinite().all(), "so that what is made of it can count nothing too"
+    assert_close(ours.running_mean, theirs.running_mean)
+    assert_close(ours.running_var, theirs.running_var)
+    upstream = torch.randn_like(expected)
+    gradient = torch.autograd.grad((found[here] * upstream).sum(), x)[0]
+    assert_close(gradient, torch.autograd.grad((expected * upstream).sum(), x)[0])
+
+
+def test_running_statistics_stay_where_nobody_has_a_share():
+    ours = write_out(BatchNorm(5))
+    found = functional_call(ours, {"share": torch.zeros(4)}, (torch.randn(4, 3, 2, 5),))
+    assert found.isfinite().all()
+    assert (ours.running_mean == 0).all()
+    assert (ours.running_var == 1).all()
 
 
 @pytest.mark.parametrize(("channels", "groups"), [(64, 4), (24, 3), (40, 5), (112, 7)])

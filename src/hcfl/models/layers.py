@@ -89,33 +89,39 @@ class Convolution(Layer):
         self.weight = nn.Parameter(torch.empty(after, 1 if depthwise else before, kernel, kernel))
         nn.init.kaiming_normal_(self.weight, mode="fan_out")
 
-    def forward(self, x: Tensor) -> Tensor:
-        """(N, H, W, C) → (N, ⌈H/stride⌉, ⌈W/stride⌉, C′)."""
+    def forward(self, x: Tensor, scale: Tensor | None = None, shift: Tensor | None = None) -> Tensor:
+        """(N, H, W, C) → (N, ⌈H/stride⌉, ⌈W/stride⌉, C′), each channel scaled and shifted where that is given."""
         rows, columns = (window(size, self.kernel, self.stride, self.same) for size in x.shape[1:3])
-        weight = self.weight[:, :, rows.taps, columns.taps].to(x.dtype)
+        weight = self.weight if scale is None else self.weight * scale.view(-1, 1, 1, 1)
+        weight = weight[:, :, rows.taps, columns.taps].to(x.dtype)
+        shift = None if shift is None else shift.to(x.dtype)
         if weight.shape[2:] == (1, 1):
             x, weight = x[:, :: self.stride, :: self.stride], weight.flatten(1)
-            return x * weight.squeeze(1) if self.depthwise else linear(x, weight)
-        return (self._products if self.written_out else self._convolve)(x, weight, rows, columns)
+            if not self.depthwise:
+                return linear(x, weight, shift)
+            return x * weight.squeeze(1) if shift is None else torch.addcmul(shift, x, weight.squeeze(1))
+        return (self._products if self.written_out else self._convolve)(x, weight, shift, rows, columns)
 
-    def _convolve(self, x: Tensor, weight: Tensor, rows: Window, columns: Window) -> Tensor:
+    def _convolve(self, x: Tensor, weight: Tensor, shift: Tensor | None, rows: Window, columns: Window) -> Tensor:
         padding = rows.before, columns.before
         if rows.after > rows.before or columns.after > columns.before:  # conv2d itself pads both sides alike
             x, padding = _padded(x, rows, columns), (0, 0)
         groups = x.shape[-1] if self.depthwise else 1
-        return conv2d(x.movedim(-1, 1), weight, None, self.stride, padding, 1, groups).movedim(1, -1)
+        return conv2d(x.movedim(-1, 1), weight, shift, self.stride, padding, 1, groups).movedim(1, -1)
 
-    def _products(self, x: Tensor, weight: Tensor, rows: Window, columns: Window) -> Tensor:
+    def _products(self, x: Tensor, weight: Tensor, shift: Tensor | None, rows: Window, columns: Window) -> Tensor:
         x = _padded(x, rows, columns)
         shifted = [
             x[:, i : i + rows.reach + 1 : self.stride, j : j + columns.reach + 1 : self.stride]
             for i in range(weight.shape[2])
             for j in range(weight.shape[3])
         ]
-        if not self.depthwise:
-            return torch.cat(shifted, dim=-1) @ weight.permute(2, 3, 1, 0).flatten(0, 2)
-        first, *others = (part * tap for part, tap in zip(shifted, weight.flatten(1).unbind(1), strict=True))
-        return sum(others, first)
+        if self.depthwise:
+            first, *others = (part * tap for part, tap in zip(shifted, weight.flatten(1).unbind(1), strict=True))
+            y = sum(others, first)
+        else:
+            y = torch.cat(shifted, dim=-1) @ weight.permute(2, 3, 1, 0).flatten(0, 2)
+        return y if shift is None else y + shift
 
 
 def _padded(x: Tensor, rows: Window, columns: Window) -> Tensor:
@@ -144,17 +150,22 @@ class BatchNorm(Layer):
     def forward(self, x: Tensor) -> Tensor:
         """Normalise each channel over samples and pixels."""
         mean, var = self.running_mean, self.running_var
-        if not self.written_out and (self.training or not x.is_cuda):  # cuDNN's fixed statistics are slow: see below
+        if not self.written_out:
             channels_first = x.movedim(-1, 1)
             y = batch_norm(channels_first, mean, var, self.weight, self.bias, self.training, MOMENTUM, self.eps)
             return y.movedim(1, -1)
         exact = x.float() if x.dtype == torch.bfloat16 else x
         if self.training:
+            if self.share.numel():  # what counts nothing is normalised by nothing of its own: it could grow for ever
+                exact = torch.where(self.share.view(-1, 1, 1, 1) > 0, exact, 0)
             mean, var = self._measure(exact)
         scale = self.weight * torch.rsqrt(var + self.eps)
-        if not self.training:  # one product and one sum for each value
-            return torch.addcmul(self.bias - mean * scale, exact, scale).to(x.dtype)
         return ((exact - mean) * scale + self.bias).to(x.dtype)
+
+    def fixed(self) -> tuple[Tensor, Tensor]:
+        """Return scale and shift of each channel by the running statistics."""
+        scale = self.weight * torch.rsqrt(self.running_var + self.eps)
+        return scale, self.bias - self.running_mean * scale
 
     def _measure(self, x: Tensor) -> tuple[Tensor, Tensor]:
         """Return mean and variance of the batch; the running ones follow."""
@@ -194,7 +205,10 @@ class Unit(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """(N, H, W, C) → (N, H′, W′, C′)."""
-        y: Tensor = self.norm(self.conv(x))
+        if isinstance(self.norm, BatchNorm) and not self.training:  # then the convolution can do it on its way
+            y: Tensor = self.conv(x, *self.norm.fixed())
+        else:
+            y = self.norm(self.conv(x))
         return y if self.activation is None else self.activation(y)
 
 

@@ -112,7 +112,8 @@ def one_hot(cluster: int | Tensor, clusters: int) -> Tensor:
 
 def responsibilities(weights: Tensor, log_likelihood: Tensor) -> Tensor:
     """γ_jk = softmax_k(log ω_jk + log L_k): eq. (3), for the weights of each sample, its own or its client's."""
-    return torch.softmax(weights.log() + log_likelihood, dim=1)
+    joint = weights.log() + log_likelihood
+    return torch.softmax(joint.T.contiguous(), dim=0).T  # along the first axis torch does many short sums at once
 
 
 def best_cluster(seen: Seen) -> Tensor:
