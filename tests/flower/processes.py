@@ -63,7 +63,7 @@ class Processes:
                 start_new_session=True,
             )
 
-    def call(self, *command: object, timeout: float = 60) -> tuple[int, str]:
+    def call(self, *command: object, timeout: float = 120) -> tuple[int, str]:
         """Run a program to its end and end what it leaves behind; return its code and what it said."""
         with tempfile.TemporaryFile("w+", errors="replace") as said:
             process = subprocess.Popen(

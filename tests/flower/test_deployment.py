@@ -70,7 +70,7 @@ def running(tmp_path_factory):
     try:
         for program in ("superlink", "superexec", *(["front"] if NGINX else [])):
             programs.start(program, server / "supervise.sh", server / f"{program}.sh")
-        wait_for("the SuperLink", lambda: "Application startup complete" in programs.log("superlink"), 40)
+        wait_for("the SuperLink", lambda: "Application startup complete" in programs.log("superlink"), 90)
         code, said = programs.call(server / "register.sh")
         assert (code, said) == (0, "".join(f"{name}: is let in\n" for name in CLIENTS))
         yield Running(folder / "site", programs, site, ports[5])
@@ -93,17 +93,17 @@ def test_a_run_survives_the_death_of_a_node_and_of_its_server(running, tmp_path)
     for name in CLIENTS:
         running.programs.start(name, running.folder / "clients" / name / "start.sh", "--data", tmp_path / f"{name}.npz")
     server, out = running.folder / "server", tmp_path / "run"
-    everybody = "quorum=1.0 timeout=120.0 wait=200.0"
+    everybody = "quorum=1.0 timeout=200.0 wait=300.0"
     told = f"rounds=4 settings='rho=0.1 batch=16 epochs=2 model=mlp' out='{out}'"
     running.programs.start("run", server / "run.sh", "--run-config", f"{everybody} {told}")
-    wait_for("round 1", lambda: len(run_folder.rows(out, "metrics.jsonl")) >= 1, 90)
+    wait_for("round 1", lambda: len(run_folder.rows(out, "metrics.jsonl")) >= 1, 240)
 
     # A node dies, and the server with it, in the middle of a round. The node comes back by itself when the SuperLink
     # has noticed, after a minute; the run goes on when it is asked to, and waits for the node.
     kill(descendants(running.programs.running["south"].pid))
     kill(processes_named("flwr-serverapp", running.programs.running["superexec"].pid))
     running.programs.start("resumed", server / "resume.sh", out, "--run-config", everybody)
-    wait_for("the end", (out / "summary.json").exists, 240)
+    wait_for("the end", (out / "summary.json").exists, 400)
 
     same = {"rho": 0.1, "batch": 16, "epochs": 2, "model": "mlp"}
     config = from_flat(method="hcfl+(fedrc)", data=str(pooled), engine="sequential", rounds=4, **same)
