@@ -99,6 +99,7 @@ def test_scripts_are_shell(site):
         (["--data", "a.npz", "more"], "usage"),
         (["--data", "here.npz"], "must be a full path"),
         (["--data", "/no/such.npz"], "cannot be read"),
+        (["--data", "/tmp/it's.npz"], "a path with a quote cannot be passed on"),
     ],
 )
 def test_a_node_without_its_data_says_so(site, arguments, words):

@@ -12,7 +12,7 @@ from hcfl import run_folder
 from hcfl.config import from_flat
 from hcfl.errors import InputError
 from hcfl.experiment import execute, prepare
-from hcfl.flower import server_app
+from hcfl.flower import client_app, server_app
 from hcfl.flower.run_settings import read
 
 NAMES = ("north", "south", "west")
@@ -146,6 +146,24 @@ def test_a_late_client_that_does_not_fit_is_refused(tmp_path, change, reason):
     (refused,) = [row for row in run_folder.rows(tmp_path / "run", "events.jsonl") if row["event"] == "refused"]
     assert refused["client"] == "west"
     assert re.search(reason, refused["reason"])
+
+
+def test_a_file_that_changes_during_a_run_is_noticed(tmp_path):
+    write(tmp_path)
+    grid = grid_of(tmp_path)
+
+    def changes(message, reply):
+        with np.load(tmp_path / "west.npz") as old:
+            shorter = {name: old[name][:50] for name in ("x", "y")}
+        np.savez(tmp_path / "west.npz", **shorter)
+        client_app._prepared.cache_clear()
+        return reply
+
+    grid.before[102] = [changes]
+    server_app.play(grid, told(tmp_path / "run"))
+    absent = [row for row in run_folder.rows(tmp_path / "run", "events.jsonl") if row["event"] == "absent"]
+    assert [row["round"] for row in absent] == [2, 3, 4]
+    assert absent[0]["reason"] == "data: has 45 samples for training, but had 90 when this run began"
 
 
 def test_without_enough_clients_nothing_begins(tmp_path):

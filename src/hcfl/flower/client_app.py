@@ -70,6 +70,7 @@ def _take_part(task: Task, context: Context) -> Reply:
     store = ClientStore(Path(common.state_folder or str(node["state"])), common.experiment, mine.name)
 
     state = store.load(task.since)
+    _check_samples(state, len(mine.federation.train[0]))
     broadcast = broadcast_of(task, len(common.class_names), _anchor(setting, task, store))
     data, known = mine.federation.local_data([0]), {} if state is None else {task.client: state}
     with threads(prepared.threads):
@@ -79,6 +80,13 @@ def _take_part(task: Task, context: Context) -> Reply:
         )
     store.save(after, task.since)
     return Reply(common.experiment, task.round, task.client, replace(update, held_out=held_out))
+
+
+def _check_samples(state: ClientState | None, samples: int) -> None:
+    """Say where a client's file has changed: weights of samples belong to the samples there were."""
+    kept = None if state is None else state.weights.sample
+    if kept is not None and len(kept) != samples:
+        raise InputError(f"data: has {samples} samples for training, but had {len(kept)} when this run began")
 
 
 def _anchor(setting: Setting, task: Task, store: ClientStore) -> Ensemble | None:

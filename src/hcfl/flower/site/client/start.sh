@@ -6,6 +6,7 @@ if [ -f node.env ]; then . ./node.env; fi
 if [ "$1" = --data ] && [ $# = 2 ]; then DATA="$2"; shift 2; fi
 if [ $# != 0 ] || [ -z "$DATA" ]; then echo "start.sh: usage: ./start.sh --data FILE" >&2; exit 2; fi
 case "$DATA" in
+    *\'*) echo "start.sh: --data $DATA: a path with a quote cannot be passed on; rename the file" >&2; exit 2 ;;
     /*) ;;
     *) echo "start.sh: --data $DATA: must be a full path, beginning with /" >&2; exit 2 ;;
 esac
