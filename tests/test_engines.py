@@ -2,7 +2,6 @@
 
 from collections.abc import Sequence
 from dataclasses import asdict, replace
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -255,20 +254,18 @@ def bytes_of_images() -> Federation:
 
 @pytest.mark.parametrize("name", ["fedem", "hcfl+(fedrc)", "pacfl", "stocfl"])
 @pytest.mark.parametrize("device", ["cpu", "cuda"])
-def test_on_a_gpu_images_stay_bytes_until_they_are_looked_at(bytes_of_images, name, device):
+def test_on_a_gpu_images_stay_bytes_until_they_are_looked_at(bytes_of_images, name, device, monkeypatch):
     seen = []
+    assert not bytes_of_images.as_stored
 
     class Watched(Batched):
-        def execute(self, federation, *rest):
-            pretended = SimpleNamespace(device=torch.device(device))
-            return super().execute(SimpleNamespace(x=pretended, local_data=federation.local_data), *rest)
-
         def train(self, network, job):
             seen.append(job.data.inputs)
             return super().train(network, job)
 
     one, _ = play(bytes_of_images, build(name), 3)
-    two, _ = play(bytes_of_images, build(name), 3, engine=Watched())
+    monkeypatch.setattr(Federation, "as_stored", device == "cuda")
+    two, _ = play(replace(bytes_of_images), build(name), 3, engine=Watched())
     agree(one, two)
     kept = {inputs.stored.dtype if isinstance(inputs, Scaled) else inputs.dtype for inputs in seen}
     assert kept == {torch.uint8 if device == "cuda" else torch.float32}
@@ -410,3 +407,22 @@ def test_the_engine_is_a_setting_and_a_run_records_what_it_was(engine, kind):
     assert isinstance(prepared.setting.engine, kind)
     assert prepared.config.engine == ("sequential" if kind is Sequential else "batched")
     assert replace(prepared.setting, engine=Sequential()).federation.clients == 3
+
+
+def test_a_chunk_that_does_not_fit_memory_is_halved(uneven, monkeypatch):
+    sizes, whole = [], together._train_rows
+
+    def small_memory(stacked, job, rows):
+        sizes.append(len(rows))
+        if len(rows) > 3:
+            raise torch.OutOfMemoryError("CUDA out of memory")
+        return whole(stacked, job, rows)
+
+    one, _ = play(uneven, build("hcfl+(fedrc)"), 1, engine=Batched())
+    monkeypatch.setattr(together, "_train_rows", small_memory)
+    two, _ = play(uneven, build("hcfl+(fedrc)"), 1, engine=Batched())
+    agree(one, two)
+    assert sizes[:3] == [9, 4, 2]
+    monkeypatch.setattr(together, "_train_rows", lambda *_: (_ for _ in ()).throw(torch.OutOfMemoryError("no")))
+    with pytest.raises(torch.OutOfMemoryError):
+        play(uneven, build("hcfl+(fedrc)"), 1, engine=Batched())

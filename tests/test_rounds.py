@@ -465,3 +465,22 @@ def test_gaussians_appear_after_the_first_round_and_every_client_mixes_them(plan
     assert records[1].up["moments"] < records[0].up["moments"], "statistics of Gaussians are smaller than of features"
     assert records[0].down["other models"] == 0
     assert records[1].down["other models"] > 0
+
+
+@pytest.mark.parametrize("newcomers", ["persistent", "fresh"])
+def test_rounds_can_go_unmeasured_but_not_the_last(planted, newcomers):
+    method = build("hcfl+(fedrc)", rho=0.1)
+    chosen = replace(setting(planted, method), evaluate_every=3, newcomers=newcomers)
+    _, ensemble = start(planted, method)
+    played = list(rounds.play(chosen, rounds.begin(chosen, ensemble), 8))
+    assert [record.round for _, record in played if record.val is not None] == [3, 6, 8]
+    assert [record.round for _, record in played if record.test is not None] == [3, 6, 8]
+    assert any(record.changes for _, record in played), "clusters change in between"
+    for state, record in played:
+        assert all(weights.client.shape == (1, record.clusters) for weights in state.newcomers)
+        assert record.quality.ari is not None
+
+    every = list(rounds.play(replace(chosen, evaluate_every=1), rounds.begin(chosen, ensemble), 8))
+    for (one, _), (two, _) in zip(played, every, strict=True):
+        assert torch.equal(one.server.weights, two.server.weights), "measuring changes nothing"
+    assert [record.val for _, record in played if record.val is not None] == [every[n - 1][1].val for n in (3, 6, 8)]

@@ -17,9 +17,12 @@ from hcfl.precision import matrix_products
 Topology = Literal["split", "full"]
 """`split`: one extractor for all clusters, a head each. `full`: a whole model per cluster."""
 
-EVALUATION_ELEMENTS = {"cpu": 1 << 22, "cuda": 1 << 25}
-"""Input values per forward pass where nothing is trained: 1365 images of 32×32×3, on a GPU 10,922. It bounds memory,
-whatever a client holds: a network's widest layer can be a hundred times its input."""
+EVALUATION_ELEMENTS = 1 << 22
+"""Input values per forward pass on a CPU where nothing is trained: 1365 images of 32×32×3. It bounds memory, whatever a
+client holds: a network's widest layer can be a hundred times its input."""
+
+GPU_SHARE = 2000
+"""Bytes of GPU memory per input value of a pass: what activations of a wide network can take."""
 
 
 @dataclass(frozen=True)
@@ -209,9 +212,14 @@ def _with_new_head(pair: Pair) -> Pair:
     return extractor, head
 
 
+def fitting(gpu: torch.device) -> int:
+    """Return how many input values a GPU can pass through a network at once."""
+    return int(torch.cuda.get_device_properties(gpu).total_memory // GPU_SHARE)
+
+
 def parts(inputs: Inputs) -> list[slice]:
     """Cut inputs into passes that fit memory."""
-    most = EVALUATION_ELEMENTS.get(inputs.device.type, EVALUATION_ELEMENTS["cpu"])
+    most = fitting(inputs.device) if inputs.device.type == "cuda" else EVALUATION_ELEMENTS
     size = max(1, most // max(1, inputs[:1].numel()))
     return [slice(start, start + size) for start in range(0, len(inputs), size)]
 

@@ -16,7 +16,7 @@ class Scaling:
 
     def __call__(self, x: Tensor) -> Tensor:
         """Return inputs for a network, as float32."""
-        return (x.to(torch.float32) - self.mean) / self.std
+        return (x.to(torch.float32) - self.mean).div_(self.std)
 
     @classmethod
     def of(cls, x: Tensor, parts: Sequence[Tensor]) -> "Scaling":

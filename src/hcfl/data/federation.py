@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from operator import eq
 from typing import Any
 
 import numpy as np
@@ -111,14 +112,27 @@ class Federation:
         """The shape of one input."""
         return tuple(self.x.shape[1:])
 
-    def local_data(self, clients: Sequence[int], scaled: bool = True) -> LocalData:
-        """Return the training data of some clients, one after another: ready for the network, or as stored."""
+    def local_data(self, clients: Sequence[int]) -> LocalData:
+        """Return the training data of some clients, one after another."""
+        everybody = len(clients) == self.clients and all(map(eq, clients, range(self.clients)))
+        return self._everybody if everybody else self._lined_up(clients)
+
+    @property
+    def as_stored(self) -> bool:
+        """Whether images stay bytes until a batch needs them: on a GPU. A CPU would spend more on scaling them anew."""
+        return self.x.is_cuda
+
+    @cached_property
+    def _everybody(self) -> LocalData:
+        """All clients' training data, lined up once: where all take part, every round needs the same."""
+        return self._lined_up(range(self.clients))
+
+    def _lined_up(self, clients: Sequence[int]) -> LocalData:
         parts = [self.train[client] for client in clients]
         rows = parts[0] if len(parts) == 1 else torch.cat(parts)
         inputs = Scaled(self.x[rows.to(self.x.device)], self.scaling)
-        return LocalData(
-            inputs[:] if scaled else inputs, self.y[rows], self.classes, Owners(tuple(len(part) for part in parts))
-        )
+        owners = Owners(tuple(len(part) for part in parts))
+        return LocalData(inputs if self.as_stored else inputs[:], self.y[rows], self.classes, owners)
 
     @cached_property
     def val_rows(self) -> Tensor:

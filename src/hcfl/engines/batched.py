@@ -34,8 +34,7 @@ class Batched:
         seed: int,
     ) -> tuple[Update, list[ClientState]]:
         """Return what the participants send, and each one's new state."""
-        # On a GPU images stay bytes until a batch needs them; a CPU would spend more on scaling each batch anew.
-        data = federation.local_data(participants, scaled=federation.x.device.type == "cpu")
+        data = federation.local_data(participants)
         return take_part(method, network, sgd, data, broadcast, participants, states, seed, self.train)
 
     def train(self, network: Network, job: Job) -> Copies:

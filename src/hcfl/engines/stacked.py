@@ -3,7 +3,7 @@
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from functools import lru_cache
+from functools import lru_cache, partial
 
 import torch
 from torch import Tensor, nn
@@ -27,6 +27,8 @@ class Program:
         if self.compiled is not None:
             try:
                 return self.compiled(parameters, statistics, inputs, share)
+            except torch.OutOfMemoryError:
+                raise
             except Exception as error:  # whatever a compiler raises, the same without it is still right
                 reason = f"{type(error).__name__}: {error}".strip().splitlines()[0]
                 warnings.warn(f"the network could not be compiled ({reason}); going on without, slower", stacklevel=2)
@@ -79,6 +81,15 @@ class Stacked:
             for name, tensor in mine.items():
                 statistics[name][rows] = tensor
         return features.float() if features.dtype == torch.bfloat16 else features
+
+    def logits(self, heads: Params, features: Tensor) -> Tensor:
+        """Return the logits of all clients' heads from their features, (clients, batch, heads, classes)."""
+        if self.network.plain_head(heads):
+            weight, bias = heads["weight"], heads["bias"]
+            flat = torch.baddbmm(bias.flatten(1).unsqueeze(1), features, weight.flatten(1, 2).mT)
+            return flat.view(*flat.shape[:2], *bias.shape[1:])
+        logits: Tensor = vmap(partial(self.network.logits, training=True), randomness="different")(heads, features)
+        return logits
 
 
 @lru_cache(maxsize=4)

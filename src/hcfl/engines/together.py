@@ -7,23 +7,18 @@ loss is every client's own gradient, and each step of all clients is one step of
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import partial
 
 import torch
 from torch import Tensor
-from torch.func import vmap
 
 from hcfl.engines.stacked import Stacked
-from hcfl.ensemble import Copies
+from hcfl.ensemble import Copies, fitting
 from hcfl.local import Job
 from hcfl.models import Params
 from hcfl.training import Batches, LocalSGD, cross_entropy_per_cluster, trained_parts
 
 CPU_ELEMENTS = 1 << 23
 """Input values per training step on a CPU."""
-
-GPU_SHARE = 2000
-"""Bytes of GPU memory per input value of a training step: what activations of a wide network can take."""
 
 
 @dataclass(frozen=True)
@@ -163,18 +158,31 @@ def train_together(stacked: Stacked, job: Job) -> Copies:
         rows = Rows(Copies(rows.start.extractors, heads, "split"), rows.anchor, rows.batches, rows.columns)
     # A compiled program takes as many rows as there are clients, however many models these have: it keeps its shape.
     size = min(chunk_size(job), job.plan.start.clients if stacked.fixed else len(rows))
+    trained = _in_chunks(stacked, job, rows, size)
+    if job.plan.start.topology == "split":
+        return trained
+    shape = job.plan.start.clients, job.plan.start.models
+    return trained.map(lambda tensor: tensor.view(*shape, *tensor.shape[2:]))
+
+
+def _in_chunks(stacked: Stacked, job: Job, rows: Rows, size: int) -> Copies:
+    """Train so many rows at a time; where a GPU has no memory for them, half as many."""
     parts = []
-    for start in range(0, len(rows), size):
-        wanted = size if stacked.fixed else min(size, len(rows) - start)
-        parts.append(_train_rows(stacked, job, rows.part(start, wanted)))
+    try:
+        for start in range(0, len(rows), size):
+            wanted = size if stacked.fixed else min(size, len(rows) - start)
+            parts.append(_train_rows(stacked, job, rows.part(start, wanted)))
+    except torch.OutOfMemoryError:
+        if size == 1:
+            raise
+        parts.clear()
+        torch.cuda.empty_cache()
+        return _in_chunks(stacked, job, rows, size // 2)
     extractors, heads = (
         {name: torch.cat([part[name] for part in several])[: len(rows)] for name in several[0]}
         for several in ([one.extractors for one in parts], [one.heads for one in parts])
     )
-    if job.plan.start.topology == "split":
-        return Copies(extractors, heads, "split")
-    shape = job.plan.start.clients, job.plan.start.models
-    return Copies(extractors, heads, "full").map(lambda tensor: tensor.view(*shape, *tensor.shape[2:]))
+    return Copies(extractors, heads, rows.start.topology)
 
 
 def _train_heads(stacked: Stacked, job: Job, rows: Rows) -> Params:
@@ -184,7 +192,7 @@ def _train_heads(stacked: Stacked, job: Job, rows: Rows) -> Params:
     labels, gamma = job.data.labels.to(device), job.plan.gamma.to(device)
 
     def loss(step: Step, heads: Params) -> Tensor:
-        logits = vmap(partial(stacked.network.logits, training=True))(heads, features[step.index])
+        logits = stacked.logits(heads, features[step.index])
         return _weighted(logits, labels[step.index], gamma[step.index], step.share)
 
     steps = schedule(rows.batches, alike=False, fixed=False, device=device)
@@ -200,7 +208,7 @@ def _train_rows(stacked: Stacked, job: Job, rows: Rows) -> Copies:
 
     def loss(step: Step, parameters: Params, heads: Params) -> Tensor:
         features = stacked.embed(parameters, statistics, job.data.inputs[step.index], step.share, step.rows)
-        logits = vmap(partial(network.logits, training=True))(heads, features)
+        logits = stacked.logits(heads, features)
         mine = columns if step.rows is None else columns[step.rows]
         weights = gamma[step.index.unsqueeze(2), mine.unsqueeze(1)]
         return _weighted(logits, labels[step.index], weights, step.share)
@@ -233,7 +241,5 @@ def chunk_size(job: Job) -> int:
     """Return how many rows fit memory together."""
     inputs = job.data.inputs
     values = inputs[:1].numel() * job.batches.index.shape[2]
-    fit = CPU_ELEMENTS
-    if inputs.device.type == "cuda":
-        fit = torch.cuda.get_device_properties(inputs.device).total_memory // GPU_SHARE
-    return max(1, int(fit // max(1, values)))
+    fit = fitting(inputs.device) if inputs.device.type == "cuda" else CPU_ELEMENTS
+    return max(1, fit // max(1, values))

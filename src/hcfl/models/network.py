@@ -44,6 +44,10 @@ class Network:
         frozen = (name for name, tensor in self.extractor.named_parameters() if not tensor.requires_grad)
         return self.buffers | frozenset(frozen)
 
+    def plain_head(self, heads: Params) -> bool:
+        """Whether heads are linear layers with a bias: several are then one product."""
+        return type(self.head) is nn.Linear and "bias" in heads
+
     def embed(self, extractor: Params, inputs: Tensor, training: bool = False) -> Tensor:
         """Z = φ(x), (samples, features). In training mode running statistics in `extractor` are updated in place."""
         self.extractor.train(training)
@@ -53,7 +57,7 @@ class Network:
 
     def logits(self, heads: Params, features: Tensor, training: bool = False) -> Tensor:
         """Logits of all heads from the same features, (samples, heads, classes), as one product."""
-        if type(self.head) is nn.Linear and "bias" in heads:
+        if self.plain_head(heads):
             weight, bias = heads["weight"], heads["bias"]
             return linear(features, weight.flatten(0, 1), bias.flatten()).view(-1, *bias.shape)
 
