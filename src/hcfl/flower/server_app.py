@@ -1,6 +1,7 @@
 """The ServerApp: the same rounds as everywhere, with clients on other machines and a checkpoint after every round."""
 
 import json
+import time
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
@@ -87,10 +88,11 @@ def _simulated(out: Path) -> Agreement:
 
 
 def _deployed(settings: RunSettings, directory: Directory) -> Agreement:
-    """Wait for the clients, all of them if they come in time, and settle on what they have in common."""
-    names, patience = settings.names, settings.patience
+    """Wait for the clients, a while for all of them, longer for a quorum; settle on what they have in common."""
+    names, patience, began = settings.names, settings.patience, time.monotonic()
     needed = max(1, ceil(patience.quorum * len(names)))
-    here = directory.wait_for(range(len(names)), len(names), patience.limit)
+    directory.wait_for(range(len(names)), len(names), min(patience.timeout, patience.limit))
+    here = directory.wait_for(range(len(names)), needed, patience.limit - (time.monotonic() - began))
     if len(here) < needed:
         absent = ", ".join(name for client, name in enumerate(names) if client not in here)
         raise InputError(
