@@ -26,7 +26,7 @@ setup: .venv/ready  ## the environment in .venv, with hcfl in it
 .venv/ready: pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv || { rm -rf .venv; \
 	  $(SUDO) apt-get update -q && $(SUDO) apt-get install -yq python3-venv && $(PYTHON) -m venv .venv; }
-	$(BIN)/pip install -q --disable-pip-version-check -c constraints.txt -e '.[dev]'
+	$(BIN)/pip install -q --disable-pip-version-check -c constraints.txt -e '.[dev,flower]'
 	touch $@
 
 clean:

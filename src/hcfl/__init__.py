@@ -14,9 +14,10 @@ if TYPE_CHECKING:
     from hcfl.config import Config
     from hcfl.data import Federation
     from hcfl.errors import InputError
-    from hcfl.experiment import Run, run
+    from hcfl.experiment import run
     from hcfl.method import Method
     from hcfl.methods import METHODS
+    from hcfl.playing import Run
 
 __version__ = version("hcfl")
 __all__ = ["METHODS", "Config", "Federation", "InputError", "Method", "Run", "run"]
@@ -27,7 +28,7 @@ _HOMES = {
     "InputError": "hcfl.errors",
     "METHODS": "hcfl.methods",
     "Method": "hcfl.method",
-    "Run": "hcfl.experiment",
+    "Run": "hcfl.playing",
     "run": "hcfl.experiment",
 }
 

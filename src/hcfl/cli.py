@@ -66,6 +66,9 @@ def _parser() -> argparse.ArgumentParser:
     run.add_argument("--out", metavar="FOLDER", type=Path, help="the run folder (default: a new one under runs/)")
     _add_settings(run)
 
+    resume = commands.add_parser("resume", help="go on with a run that was interrupted", allow_abbrev=False)
+    resume.add_argument("folder", metavar="FOLDER", type=Path, help="its run folder")
+
     data = commands.add_parser("data", help="show a federation before training", allow_abbrev=False)
     data.add_argument("source", metavar="SOURCE", nargs="?", help="a name, a file or a folder, as --data")
     data.add_argument(
@@ -86,10 +89,26 @@ def _parser() -> argparse.ArgumentParser:
     reproduce.add_argument("--out", metavar="FOLDER", type=Path, help="where runs go (default runs/reproduce)")
     reproduce.add_argument("--set", metavar="A.B=C", action="append", default=[], help="set a field in every run")
 
+    _add_deploy(commands.add_parser("deploy", allow_abbrev=False, help="write what real clients on Flower need"))
     commands.add_parser("scenarios", help="list the scenarios: settings of a federation by name")
     listing = commands.add_parser("methods", allow_abbrev=False, help="list the methods and their choices")
     listing.add_argument("--compositions", action="store_true", help="show which choices compose, as Markdown")
     return parser
+
+
+def _add_deploy(parser: argparse.ArgumentParser) -> None:
+    """Add the commands that write a site."""
+    commands = parser.add_subparsers(dest="step", required=True, metavar="STEP")
+    init = commands.add_parser("init", allow_abbrev=False, help="write a new site: certificates, keys, scripts, units")
+    add = commands.add_parser("add", allow_abbrev=False, help="add clients to a site")
+    for command in (init, add):
+        command.add_argument("folder", metavar="FOLDER", type=Path, help="the site's folder")
+        command.add_argument("--clients", metavar="NAME", nargs="+", required=True, help="a name for each client")
+    init.add_argument("--host", default="127.0.0.1", help="the server as clients reach it (default 127.0.0.1)")
+    init.add_argument("--port", default=9090, help="the SuperLink's, on the server itself only (default 9090)")
+    init.add_argument("--front-port", default=9443, help="where nodes come in (default 9443)")
+    init.add_argument("--node-port", default=9094, help="the first client's, for its own processes (default 9094)")
+    init.add_argument("--force", action="store_true", help="replace the keys and files of a site that is there")
 
 
 def _config(arguments: argparse.Namespace) -> Config:
@@ -160,6 +179,12 @@ def _run(arguments: argparse.Namespace, console: Console) -> None:
     run_and_show(_config(arguments), arguments.out, console)
 
 
+def _resume(arguments: argparse.Namespace, console: Console) -> None:
+    from hcfl.report.show import resume_and_show
+
+    resume_and_show(arguments.folder, console)
+
+
 def _demo(arguments: argparse.Namespace, console: Console) -> None:
     from hcfl.report.show import demo
 
@@ -177,6 +202,20 @@ def _data(arguments: argparse.Namespace, console: Console) -> None:
         console.print(f"Note: {note}.", highlight=False)
     picture = plots.save(plots.plot_federation(federation), arguments.picture)
     console.print(f"Picture: {picture}", highlight=False, soft_wrap=True)
+
+
+def _deploy(arguments: argparse.Namespace, console: Console) -> None:
+    from hcfl import flower
+
+    flower.require("deploy")
+    from hcfl.flower import deploy
+
+    if arguments.step == "add":
+        deploy.add(arguments.folder, arguments.clients)
+    else:
+        ports = {name: _count(name.replace("_", "-"), getattr(arguments, name)) for name in deploy.PORTS}
+        deploy.init(arguments.folder, deploy.Site(tuple(arguments.clients), arguments.host, **ports), arguments.force)
+    console.print(f"Next: {arguments.folder / 'README.md'}", highlight=False, soft_wrap=True)
 
 
 def _methods(arguments: argparse.Namespace, console: Console) -> None:
@@ -201,9 +240,11 @@ def _scenarios(arguments: argparse.Namespace, console: Console) -> None:
 
 COMMANDS = {
     "run": _run,
+    "resume": _resume,
     "reproduce": _reproduce,
     "demo": _demo,
     "data": _data,
+    "deploy": _deploy,
     "scenarios": _scenarios,
     "methods": _methods,
 }

@@ -151,8 +151,10 @@ class Config(Section):
     training: TrainingConfig = TrainingConfig()
     evaluation: EvaluationConfig = EvaluationConfig()
     seed: int = Field(0, ge=0, description="the seed of everything")
-    engine: Literal["auto", "sequential", "batched"] = Field(
-        "auto", description="one client after another, or all as one program; auto: batched where that is faster"
+    engine: Literal["auto", "sequential", "batched", "flower"] = Field(
+        "auto",
+        description="one client after another, all as one program, or Flower's simulation; "
+        "auto: batched where that is faster, else sequential",
     )
     device: str = Field("cpu", description="cpu, cuda, cuda:1, …")
     precision: Precision = Field(
@@ -175,6 +177,11 @@ class Config(Section):
     def load(cls, path: Path) -> Self:
         """Read a YAML file."""
         return cls.parse(read_yaml(path))
+
+    @classmethod
+    def from_yaml(cls, text: str) -> Self:
+        """Read what `to_yaml` returned."""
+        return cls.parse(yaml.safe_load(text))
 
     def updated(self, section: str, **values: Any) -> Self:
         """Return a copy with some fields of one section set."""

@@ -7,7 +7,6 @@ from typing import Literal
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from sklearn.metrics import adjusted_rand_score, normalized_mutual_info_score
 from torch import Tensor
 
 from hcfl.client import class_mix, placed, weights_of_today
@@ -185,6 +184,8 @@ def clustering_quality(truth: Truth | None, members: NDArray[np.int64]) -> Quali
     seen = members >= 0
     if truth is None or not seen.any():
         return Quality()
+    from sklearn.metrics import adjusted_rand_score, normalized_mutual_info_score  # takes a second: not for clients
+
     true, found = truth.concept[seen], members[seen]
     affected = None if truth.affected is None else truth.affected[seen]
     return Quality(

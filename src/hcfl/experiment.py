@@ -1,10 +1,8 @@
 """Config → parts → run: the only place where the parts meet."""
 
 import os
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
 from copy import deepcopy
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from statistics import median
@@ -13,7 +11,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from hcfl import compose, methods, plugins, rng, rounds, run_folder
+from hcfl import compose, flower, methods, plugins, rng, rounds, run_folder
 from hcfl.config import Config, ModelConfig, flat_fields, from_flat
 from hcfl.data import Federation, build
 from hcfl.engines import Batched, Sequential
@@ -22,10 +20,9 @@ from hcfl.errors import InputError
 from hcfl.files import cache
 from hcfl.method import Method
 from hcfl.models import IMAGE_NETWORK_OPTIONS, IMAGE_NETWORKS, MODELS, Builder, Network, Pair, check_pair, default_model
-from hcfl.precision import check_precision, matrix_products
-from hcfl.rounds import Engine, Record, Setting
-from hcfl.run_folder import Row
-from hcfl.state import RunState
+from hcfl.playing import OnRound, Prepared, Run, play_on
+from hcfl.precision import check_precision
+from hcfl.rounds import Engine, Setting
 from hcfl.tiers import Assigned
 from hcfl.training import LocalSGD
 
@@ -34,27 +31,6 @@ TIERS = ("formulation", "weighting", "adaptation", "distance", "topology", "loca
 
 RUNS = Path("runs")
 """Where runs go unless told otherwise."""
-
-
-@dataclass(frozen=True)
-class Prepared:
-    """A run that could start: the configuration with everything filled in, the parts, and the state before round 1."""
-
-    config: Config
-    setting: Setting
-    state: RunState
-
-
-@dataclass(frozen=True)
-class Run:
-    """A run that ended."""
-
-    path: Path
-    config: Config
-    federation: Federation
-    summary: Row
-    metrics: Sequence[Row]
-    state: RunState
 
 
 def prepare(
@@ -139,8 +115,8 @@ def with_engine(config: Config, network: Network, device: torch.device) -> Confi
 
 
 def engine_of(config: Config) -> Engine:
-    """Return the engine, where compiled programs are kept for the next time."""
-    if config.engine == "sequential":
+    """Return the engine; on Flower every client works by itself, and the apps put the network between."""
+    if config.engine in ("sequential", "flower"):
         return Sequential()
     if config.compile:
         os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", str(cache.location(config.data.cache_dir) / "compiled"))
@@ -224,39 +200,30 @@ def model_builder(config: ModelConfig) -> Builder:
     return builder
 
 
-@contextmanager
-def _threads(number: int | None) -> Iterator[None]:
-    """Run with this many CPU threads, then put the process's own number back."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(number or before)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
-
-
-def execute(prepared: Prepared, out: Path | None = None, on_round: Callable[[Record], None] | None = None) -> Run:
+def execute(prepared: Prepared, out: Path | None = None, on_round: OnRound | None = None) -> Run:
     """Play all rounds, writing each as it ends; what an interruption leaves is complete up to its last round."""
-    config, federation, method = prepared.config, prepared.setting.federation, prepared.setting.method.name
+    config = prepared.config
     name = f"{Path(config.data.source).stem}-{config.method.name}-seed{config.seed}".replace("/", "-")
-    path = run_folder.create(out or run_folder.free_path(RUNS, name), config)
-    metrics: list[Row] = []
-    state = prepared.state
-    try:
-        with _threads(config.threads), matrix_products(rounded=config.precision != "fp32"):
-            for after, record in rounds.play(prepared.setting, prepared.state, config.training.rounds):
-                state = after
-                metrics.append(run_folder.append(path, record, federation.client_names))
-                if on_round is not None:
-                    on_round(record)
-    except BaseException:
-        if metrics:
-            run_folder.finish(path, method, config, federation, state, metrics)
-        else:
-            run_folder.discard(path)
-        raise
-    summary = run_folder.finish(path, method, config, federation, state, metrics)
-    return Run(path, config, federation, summary, metrics, state)
+    path = out or run_folder.free_path(RUNS, name)
+    if config.engine == "flower":
+        return _simulate(prepared, path, on_round)
+    return play_on(prepared, run_folder.create(path, config), [], on_round)
+
+
+def resume(path: Path, on_round: OnRound | None = None) -> Run:
+    """Play the rounds that an interrupted run has left, from its checkpoint."""
+    config, metrics, state = run_folder.reopen(path)
+    prepared = replace(prepare(config), state=state)
+    if config.engine == "flower":
+        return _simulate(prepared, path, on_round)
+    return play_on(prepared, path, metrics, on_round)
+
+
+def _simulate(prepared: Prepared, path: Path, on_round: OnRound | None) -> Run:
+    flower.require("engine = 'flower'")
+    from hcfl.flower import simulation  # only now, since it imports Flower
+
+    return simulation.run(prepared, path, on_round)
 
 
 def run(
@@ -264,7 +231,7 @@ def run(
     data: str | Path | Federation = "digits",
     model: str | Pair | Builder = "auto",
     out: str | Path | None = None,
-    on_round: Callable[[Record], None] | None = None,
+    on_round: OnRound | None = None,
     **settings: Any,
 ) -> Run:
     """Run a method and return what it found.

@@ -34,6 +34,11 @@ class Scaling:
             values = x[rows].reshape(-1, x.shape[-1]).to(torch.float64)
             count, total = count + len(values), total + values.sum(dim=0)
             squares = squares + values.square_().sum(dim=0)
+        return cls.from_sums(count, total, squares)
+
+    @classmethod
+    def from_sums(cls, count: int, total: Tensor, squares: Tensor) -> "Scaling":
+        """Return the scaling of values of which only the sums are known, and of their squares."""
         mean = total / count
         return cls._from(mean, (squares / count - mean**2).clamp(min=0).sqrt())
 

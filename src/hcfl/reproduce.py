@@ -22,8 +22,9 @@ from hcfl import experiments
 from hcfl.config import Config, assign
 from hcfl.data import build
 from hcfl.errors import InputError
-from hcfl.experiment import Run, execute, prepare
+from hcfl.experiment import execute, prepare
 from hcfl.experiments import Column, Row, Scale, Table
+from hcfl.playing import Run
 
 RESULT = "result.json"
 """What a finished run leaves beside its folder's files: the metrics that tables show."""

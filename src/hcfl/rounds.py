@@ -5,6 +5,8 @@ from dataclasses import dataclass, field
 from time import perf_counter
 from typing import Literal, Protocol
 
+from torch import Tensor
+
 from hcfl import rng, server
 from hcfl.clusters import Change
 from hcfl.data import Federation
@@ -42,7 +44,10 @@ class Engine(Protocol):
         states: Mapping[int, ClientState],
         seed: int,
     ) -> tuple[Update, list[ClientState]]:
-        """Return what the participants send, and each one's new state, in the order of `participants`."""
+        """Return what the participants send, and each one's new state, in the order of `participants`.
+
+        Some of them may be missing, where they are on other machines.
+        """
         ...
 
 
@@ -111,6 +116,7 @@ def play_round(setting: Setting, state: RunState, evaluate: bool = True) -> tupl
     update, kept = setting.engine.execute(
         federation, method, network, setting.sgd, message, participants, state.clients, setting.seed
     )
+    participants = list(update.clients)
     clients = {**state.clients, **dict(zip(participants, kept, strict=True))}
 
     # 3. Server: aggregate, distances (tier 4), adapt (tier 3).
@@ -124,7 +130,8 @@ def play_round(setting: Setting, state: RunState, evaluate: bool = True) -> tupl
     newcomers = catch_up_newcomers(state.newcomers, state.server, after)
     val, test = None, TestResult((), newcomers)
     if evaluate:
-        val = val_accuracy(federation, network, method, after, clients)
+        own = update.held_out
+        val = val_accuracy(federation, network, method, after, clients) if own is None else _share(own)
         test = test_accuracy(federation, network, method, after, newcomers, setting.newcomers)
     record = Record(
         round=after.round,
@@ -143,6 +150,12 @@ def play_round(setting: Setting, state: RunState, evaluate: bool = True) -> tupl
         changes=after.changes[len(state.server.changes) :],
     )
     return RunState(after, clients, test.weights), record
+
+
+def _share(held_out: Tensor) -> float | None:
+    """Return the share that is right of what clients measured themselves, on the models that the round began with."""
+    right, samples = held_out.sum(dim=0).tolist()
+    return right / samples if samples else None
 
 
 def _without_shared_class(method: Method, update: Update) -> float | None:

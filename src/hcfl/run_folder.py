@@ -11,6 +11,7 @@ from hcfl.clusters import Change, Merge, Move, Removal
 from hcfl.config import Config
 from hcfl.data import Federation
 from hcfl.errors import InputError
+from hcfl.evaluation import Quality
 from hcfl.rounds import Record
 from hcfl.state import RunState
 
@@ -32,6 +33,26 @@ def create(path: Path, config: Config) -> Path:
     except OSError as error:
         raise InputError(f"out = {str(path)!r}: cannot be written ({error.strerror})") from None
     return path
+
+
+def reopen(path: Path) -> tuple[Config, list[Row], RunState]:
+    """Return what a run needs to go on from its checkpoint; what was written after it is taken back."""
+    config = Config.load(path / CONFIG)
+    state, _ = checkpoint.load(path / CHECKPOINT)
+    kept: dict[str, list[Row]] = {}
+    for name in (METRICS, EVENTS):
+        try:
+            kept[name] = [row for row in rows(path, name) if row["round"] <= state.server.round]
+        except (OSError, ValueError, KeyError) as error:
+            raise InputError(f"out = {str(path)!r}: {name} is damaged ({type(error).__name__}: {error})") from None
+        (path / name).write_text("".join(json.dumps(row) + "\n" for row in kept[name]), encoding="utf-8")
+    return config, kept[METRICS], state
+
+
+def append_event(path: Path, row: Row) -> None:
+    """Write an event that is none of the clusters'."""
+    with (path / EVENTS).open("a", encoding="utf-8") as file:
+        file.write(json.dumps(row) + "\n")
 
 
 def free_path(parent: Path, name: str) -> Path:
@@ -74,6 +95,39 @@ def metrics_row(record: Record) -> Row:
         "bytes_down_by_part": record.down,
         "seconds": record.seconds,
     }
+
+
+def rows(path: Path, name: str) -> list[Row]:
+    """Read the lines that are complete so far."""
+    try:
+        text = (path / name).read_text(encoding="utf-8")
+    except FileNotFoundError:
+        return []
+    return [json.loads(line) for line in text.splitlines(keepends=True) if line.endswith("\n")]
+
+
+def record_of(path: Path, row: Row, changed: bool) -> Record:
+    """Return a round's record as others see it, from its line; where clusters changed, the checkpoint says how."""
+    changes: tuple[Change, ...] = ()
+    if changed and (path / CHECKPOINT).exists():
+        state, _ = checkpoint.load(path / CHECKPOINT)
+        changes = tuple(change for change in state.server.changes if change.round == row["round"])
+    return Record(
+        round=row["round"],
+        participants=row["participants"],
+        objective=row["objective"],
+        val=row["val"],
+        test=row["test"],
+        test_per_concept=tuple(row["test_per_concept"] or ()),
+        clusters=row["clusters"],
+        cluster_sizes=dict(zip(row["cluster_ids"], row["cluster_sizes"], strict=True)),
+        quality=Quality(row["ari"], row["ari_affected"], row["nmi"], row["purity"]),
+        without_shared_class=row["pairs_without_shared_class"],
+        down=row["bytes_down_by_part"],
+        up=row["bytes_up_by_part"],
+        seconds=row["seconds"],
+        changes=changes,
+    )
 
 
 def event_row(change: Change, client_names: Sequence[Any]) -> Row:
@@ -208,7 +262,7 @@ def client_rows(federation: Federation, state: RunState) -> list[list[Any]]:
         table.append(
             [
                 name,
-                len(federation.train[client]),
+                int(server.sizes[client]) or len(federation.train[client]),
                 "" if truth is None else truth.names[truth.concept[client]],
                 "" if column < 0 else server.clusters[column],
                 "" if corruption is None else corruption.name,

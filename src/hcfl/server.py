@@ -16,6 +16,7 @@ from hcfl.aggregation import (
 from hcfl.changes import apply
 from hcfl.clusters import placed_by
 from hcfl.ensemble import Ensemble
+from hcfl.errors import InputError
 from hcfl.method import KEPT_EVIDENCE, Method
 from hcfl.models import Network
 from hcfl.precision import matrix_products
@@ -47,6 +48,24 @@ def begin(method: Method, ensemble: Ensemble, clients: int, classes: int) -> Ser
         last_seen=torch.zeros(clients, dtype=torch.long),
         anchor=ensemble.select([0]) if method.uses_anchor else None,
         common=ensemble.select([0]) if method.local.uses_common else None,
+    )
+
+
+def enlarge(method: Method, state: ServerState, clients: int) -> ServerState:
+    """Make room for clients who join later: nothing is known of them, so they start from all clusters alike."""
+    more = clients - len(state.members)
+    if more == 0:
+        return state
+    if method.clusters is None:
+        raise InputError(f"method = {method.name}: has a cluster for each client from the start, nobody can join")
+    weights, counts = uniform(len(state.clusters)).repeat(more, 1), state.counts
+    return replace(
+        state,
+        weights=torch.cat([state.weights, weights]),
+        members=torch.cat([state.members, torch.full((more,), -1)]),
+        counts=None if counts is None else torch.cat([counts, counts.new_zeros(more, *counts.shape[1:])]),
+        sizes=torch.cat([state.sizes, torch.zeros(more)]),
+        last_seen=torch.cat([state.last_seen, torch.zeros(more, dtype=torch.long)]),
     )
 
 

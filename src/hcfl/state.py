@@ -114,6 +114,9 @@ class Update:
     """By client, of those who take part for the first time."""
     moments: Moments | None = None
     """The participants' sum."""
+    held_out: Tensor | None = None
+    """How many of its held-out samples the received models get right, and how many there are, (participants, 2), where
+    participants measure by themselves."""
 
     @staticmethod
     def join(updates: Sequence["Update"]) -> "Update":
@@ -125,6 +128,7 @@ class Update:
         counts = [update.counts for update in updates if update.counts is not None]
         prototypes = [update.prototypes for update in updates if update.prototypes is not None]
         moments = [update.moments for update in updates if update.moments is not None]
+        held_out = [update.held_out for update in updates if update.held_out is not None]
         return Update(
             clients=tuple(client for update in updates for client in update.clients),
             sizes=torch.cat([update.sizes for update in updates]),
@@ -138,6 +142,7 @@ class Update:
             prototypes=Prototypes.join(prototypes) if prototypes else None,
             signatures={client: mine for update in updates for client, mine in update.signatures.items()},
             moments=total(moments) if moments else None,
+            held_out=torch.cat(held_out) if held_out else None,
         )
 
     @property

@@ -246,7 +246,7 @@ def _federation(
     notes: tuple[str, ...],
     corruptions: tuple[Corruption, ...] | None = None,
 ) -> Federation:
-    halves = [_train_and_val(part, config.val_share, seed, client) for client, part in enumerate(parts)]
+    halves = [train_and_val(part, config.val_share, seed, client) for client, part in enumerate(parts)]
     x = torch.from_numpy(np.ascontiguousarray(samples.x))
     train = tuple(half[0] for half in halves)
     return Federation(
@@ -275,7 +275,7 @@ def _rows(x: Tensor, rows: Rows) -> Tensor:
     return x[torch.from_numpy(rows)]
 
 
-def _train_and_val(rows: Rows, share: float, seed: int, client: int) -> tuple[Tensor, Tensor]:
+def train_and_val(rows: Rows, share: float, seed: int, client: int) -> tuple[Tensor, Tensor]:
     """Hold a share out, at least one sample; a client of one sample has nothing to hold out."""
     order = rng.numpy_generator(seed, "validation", client).permutation(rows)
     held_out = min(max(1, round(share * len(rows))), len(rows) - 1)

@@ -9,7 +9,6 @@ from zipfile import ZipFile
 
 import numpy as np
 from numpy.typing import NDArray
-from sklearn.datasets import load_digits
 
 from hcfl.config import DataConfig
 from hcfl.data import locate
@@ -50,6 +49,8 @@ def read(config: DataConfig) -> Samples:
     if kind not in ("auto", "image"):
         raise InputError(f"data.kind = {kind}: {source} are images")
     if source == "digits":
+        from sklearn.datasets import load_digits  # takes a second: only where it is used
+
         digits = load_digits()
         return check_arrays("digits", digits.images.astype(np.float32), digits.target, kind="image")
     return read_images(locate.find(config), config)

@@ -12,7 +12,7 @@ from matplotlib.figure import Figure
 
 from hcfl.data import Federation
 from hcfl.errors import InputError
-from hcfl.experiment import Run
+from hcfl.playing import Run
 
 CONCEPT_COLOURS = ("#4477aa", "#ee6677", "#228833", "#ccbb44", "#66ccee", "#aa3377", "#bbbbbb")
 """Tol's bright palette: told apart by colour-blind readers too."""

@@ -2,22 +2,14 @@
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import Protocol
 
 from rich.console import Console
 from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from hcfl.clusters import Change, Merge, Move, Split
+from hcfl.playing import OnRound
 from hcfl.rounds import Record
-
-
-class OnRound(Protocol):
-    """Whoever is told about each round as it ends."""
-
-    def __call__(self, record: Record) -> None:
-        """Show a round."""
-        ...
 
 
 def describe_change(change: Change) -> str:

@@ -6,13 +6,25 @@ from rich.console import Console
 
 from hcfl import run_folder
 from hcfl.config import Config
-from hcfl.experiment import Run, execute, prepare
+from hcfl.experiment import execute, prepare, resume
+from hcfl.playing import Run
 from hcfl.report import plots, progress, tables
 
 
 def run_and_show(config: Config, out: Path | None, console: Console) -> Run:
     """Run a configuration and show what it found."""
-    run = _run(config, out, console)
+    return _show(_run(config, out, console), console)
+
+
+def resume_and_show(path: Path, console: Console) -> Run:
+    """Go on with a run that was interrupted and show what it found."""
+    config = Config.load(path / run_folder.CONFIG)
+    with progress.show(config.method.name, config.training.rounds, console) as on_round:
+        run = resume(path, on_round)
+    return _show(run, console)
+
+
+def _show(run: Run, console: Console) -> Run:
     console.print(tables.summary_table([run]))
     plots.save(plots.plot_runs([run]), run.path / run_folder.PICTURE)
     console.print(f"Run folder: {run.path}", highlight=False, soft_wrap=True)

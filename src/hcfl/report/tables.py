@@ -7,7 +7,7 @@ from rich.table import Table
 
 from hcfl import methods, scenarios
 from hcfl.data import Federation
-from hcfl.experiment import Run
+from hcfl.playing import Run
 from hcfl.report.progress import percent
 from hcfl.run_folder import Row
 

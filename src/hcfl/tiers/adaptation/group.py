@@ -11,8 +11,6 @@ from typing import Literal
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from sklearn.cluster import AgglomerativeClustering, KMeans
-from sklearn.exceptions import ConvergenceWarning
 from torch import Tensor
 from torch.nn.functional import normalize
 
@@ -62,6 +60,8 @@ class HierarchicalOnce:
         )
 
     def _cut(self, distance: Tensor) -> Labels:
+        from sklearn.cluster import AgglomerativeClustering  # takes a second: not for clients
+
         linkage = AgglomerativeClustering(
             n_clusters=None, distance_threshold=self.threshold, metric="precomputed", linkage=self.linkage
         )
@@ -169,6 +169,9 @@ def decomposed_cosine(updates: Tensor, directions: int) -> Tensor:
 
 def k_means(points: Tensor, groups: int, sizes: Tensor | None = None, centres: Tensor | None = None) -> Labels | None:
     """Cluster points by (weighted) k-means, drawn ten times or started from given centres; None with too few points."""
+    from sklearn.cluster import KMeans  # takes a second: not for clients
+    from sklearn.exceptions import ConvergenceWarning
+
     rows = points.cpu().double().numpy()
     if groups < 2 or len(np.unique(rows, axis=0)) < groups:
         return None

@@ -5,7 +5,6 @@ from math import e, log
 
 import numpy as np
 import torch
-from sklearn.cluster import AgglomerativeClustering, KMeans
 from torch import Tensor
 
 from hcfl.errors import InputError
@@ -145,12 +144,16 @@ def complete_linkage_halves(distance: Tensor) -> list[bool]:
     The first part, which keeps the parent cluster, is the larger one (on equal sizes, the one with the first row):
     clients that are absent from the split follow the majority.
     """
+    from sklearn.cluster import AgglomerativeClustering  # takes a second: not for clients
+
     linkage = AgglomerativeClustering(n_clusters=2, metric="precomputed", linkage="complete")
     return _smaller_part(linkage.fit_predict(distance.cpu().numpy()))
 
 
 def two_means_halves(points: Tensor) -> list[bool]:
     """Cut clients in two non-empty parts by 2-means of their points; True marks the second, smaller part."""
+    from sklearn.cluster import KMeans  # takes a second: not for clients
+
     labels = KMeans(n_clusters=2, n_init=10, random_state=0).fit_predict(points.cpu().double().numpy())
     return _smaller_part(labels)
 

@@ -1,0 +1,121 @@
+"""The ClientApp: one client's part of a round on its own node, by the same `client.py` that the local engines use."""
+
+import json
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from pathlib import Path
+
+import torch
+from flwr.app import Context, Message
+from flwr.clientapp import ClientApp
+
+from hcfl.client import catch_up, take_part
+from hcfl.config import Config
+from hcfl.ensemble import Ensemble, class_log_probs, embed
+from hcfl.errors import InputError
+from hcfl.evaluation import mixture
+from hcfl.experiment import prepare
+from hcfl.flower import records
+from hcfl.flower.client_data import Mine, held_by, introduce
+from hcfl.flower.client_store import ClientStore, StateLostError
+from hcfl.flower.messages import Common, Question, Reply, Task, broadcast_of
+from hcfl.inputs import Scaled
+from hcfl.owners import Owners
+from hcfl.rounds import Setting
+from hcfl.state import Broadcast, ClientState
+from hcfl.threads import threads
+from hcfl.tiers.gaussians import mixture_log_density
+
+app = ClientApp()
+
+
+@app.query()
+def query(message: Message, context: Context) -> Message:
+    """Say who this node is, and what the federation has to know of its data."""
+    question = records.unpack(Question, message.content)
+    return Message(records.pack(introduce(question, context.node_config)), reply_to=message)
+
+
+@app.train()
+def train(message: Message, context: Context) -> Message:
+    """Take part in a round."""
+    task = records.unpack(Task, message.content)
+    try:
+        reply = _take_part(task, context)
+    except InputError as error:
+        lost = isinstance(error, StateLostError)
+        reply = Reply(task.common.experiment, task.round, task.client, None, problem=str(error), lost=lost)
+    return Message(records.pack(reply), reply_to=message)
+
+
+@dataclass(frozen=True)
+class _Prepared:
+    mine: Mine
+    setting: Setting
+    threads: int | None
+
+
+@lru_cache(maxsize=64)
+def _prepared(common: Common, client: int, node: str) -> _Prepared:
+    """Build what a client needs in every round; simulated clients that share a process keep it."""
+    config = Config.from_yaml(common.config)
+    mine = held_by(common, config, client, json.loads(node))
+    return _Prepared(mine, prepare(config, mine.federation).setting, config.threads)
+
+
+def _take_part(task: Task, context: Context) -> Reply:
+    common, node = task.common, context.node_config
+    prepared = _prepared(common, task.client, json.dumps(dict(node), sort_keys=True))
+    setting, mine = prepared.setting, prepared.mine
+    store = ClientStore(Path(common.state_folder or str(node["state"])), common.experiment, mine.name)
+
+    state = store.load(task.since)
+    _check_samples(state, len(mine.federation.train[0]))
+    broadcast = broadcast_of(task, len(common.class_names), _anchor(setting, task, store))
+    data, known = mine.federation.local_data([0]), {} if state is None else {task.client: state}
+    with threads(prepared.threads):
+        held_out = measure(setting, broadcast, task.client, state, mine)
+        update, (after,) = take_part(
+            setting.method, setting.network, setting.sgd, data, broadcast, [task.client], known, setting.seed
+        )
+    store.save(after, task.since)
+    return Reply(common.experiment, task.round, task.client, replace(update, held_out=held_out))
+
+
+def _check_samples(state: ClientState | None, samples: int) -> None:
+    """Say where a client's file has changed: weights of samples belong to the samples there were."""
+    kept = None if state is None else state.weights.sample
+    if kept is not None and len(kept) != samples:
+        raise InputError(f"data: has {samples} samples for training, but had {len(kept)} when this run began")
+
+
+def _anchor(setting: Setting, task: Task, store: ClientStore) -> Ensemble | None:
+    """Return the initial model, where it is used: it comes with the first task, and is kept."""
+    if not setting.method.uses_anchor:
+        return None
+    if task.since > 0:
+        return store.load_anchor()
+    anchor = task.ensemble.select([0]) if task.anchor is None else task.anchor
+    store.save_anchor(anchor)
+    return anchor
+
+
+def measure(setting: Setting, broadcast: Broadcast, client: int, state: ClientState | None, mine: Mine) -> torch.Tensor:
+    """Return how many held-out samples the received models get right, and how many there are, (1, 2)."""
+    method, network, federation = setting.method, setting.network, mine.federation
+    rows = federation.val[0]
+    if not len(rows):
+        return torch.zeros(1, 2)
+    inputs, owners = Scaled(federation.x[rows], federation.scaling), Owners((len(rows),))
+    if state is not None and state.own is not None:
+        scores = class_log_probs(network, state.own, inputs)[:, 0]
+    else:
+        weights = catch_up(method, broadcast, client, state, owners)
+        shares = owners.each(weights.client)
+        if weights.components is not None and broadcast.gaussians is not None and broadcast.anchor is not None:
+            z = broadcast.gaussians.embed(embed(network, broadcast.anchor.extractor(0), inputs))
+            density = mixture_log_density(weights.components, broadcast.gaussians.log_densities(z), owners)
+            shares = torch.softmax(shares.log() + density, dim=1)
+        scores = mixture(class_log_probs(network, broadcast.ensemble, inputs), shares)
+    right = (scores.argmax(dim=1) == federation.y[rows]).sum()
+    return torch.tensor([[float(right), float(len(rows))]])

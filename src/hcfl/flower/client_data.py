@@ -1,0 +1,200 @@
+"""What a node holds: a part of a source that all can read (simulation), or a file of its own (deployment)."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from hcfl.config import Config, DataConfig
+from hcfl.data import Federation, build
+from hcfl.data.build import train_and_val
+from hcfl.data.sources import read
+from hcfl.errors import InputError
+from hcfl.flower.messages import Common, Introduction, Question
+from hcfl.inputs import Scaling
+
+PARTITION = "partition-id"
+"""Flower's name for the number of a simulated client."""
+
+
+@dataclass(frozen=True)
+class Mine:
+    """One client's data, as a federation of one, and its number among all clients."""
+
+    client: int
+    name: str
+    federation: Federation
+
+
+def introduce(question: Question, node: Mapping[str, Any]) -> Introduction:
+    """Say who a node is; one with data of its own also says what the federation has to know of them."""
+    if PARTITION in node:
+        return Introduction(int(node[PARTITION]))
+    name = str(node.get("name", ""))
+    if name not in question.clients:
+        return Introduction(-1, name, problem=f"{name!r} is not among the clients of this run")
+    client = question.clients.index(name)
+    try:
+        own = _own(node, question.kind, question.val_share, question.seed, client)
+    except InputError as error:
+        return Introduction(client, name, problem=str(error))
+    values = own.x[own.train[0]].reshape(-1, own.x.shape[-1]).to(torch.float64)
+    return Introduction(
+        client=client,
+        name=name,
+        train=len(own.train[0]),
+        held_out=len(own.val[0]),
+        shape=own.shape,
+        class_names=own.class_names,
+        values=len(values),
+        total=values.sum(dim=0),
+        squares=values.square().sum(dim=0),
+    )
+
+
+def scaling_of(introductions: Sequence[Introduction]) -> Scaling:
+    """Return the scaling of all clients' training data together, from their sums."""
+    total, squares = torch.zeros((), dtype=torch.float64), torch.zeros((), dtype=torch.float64)
+    for one in introductions:
+        assert one.total is not None
+        assert one.squares is not None
+        total, squares = total + one.total, squares + one.squares
+    return Scaling.from_sums(sum(one.values for one in introductions), total, squares)
+
+
+def held_by(common: Common, config: Config, client: int, node: Mapping[str, Any]) -> Mine:
+    """Return a client's data, with labels and scaling as the federation has them."""
+    if not common.mean:
+        whole = simulated(config.to_yaml())
+        return Mine(client, str(whole.client_names[client]), _one_of(whole, client))
+    own = _own(node, config.data.kind, config.data.val_share, config.seed, client)
+    if unknown := sorted(set(own.class_names) - set(common.class_names)):
+        raise InputError(f"data = {node['data']}: has the class {unknown[0]}, which the federation does not have")
+    index = torch.tensor([common.class_names.index(name) for name in own.class_names])
+    federation = replace(own, y=index[own.y], class_names=common.class_names, scaling=common.scaling)
+    return Mine(client, str(node["name"]), federation)
+
+
+@lru_cache(maxsize=1)
+def simulated(config: str) -> Federation:
+    """Return the whole federation; a process that plays several clients builds it once."""
+    parsed = Config.from_yaml(config)
+    return build(parsed.data, parsed.seed)
+
+
+def _one_of(whole: Federation, client: int) -> Federation:
+    return replace(
+        whole,
+        train=(whole.train[client],),
+        val=(whole.val[client],),
+        client_names=(whole.client_names[client],),
+        truth=None,
+        corruptions=None,
+    )
+
+
+def _own(node: Mapping[str, Any], kind: str, val_share: float, seed: int, client: int) -> Federation:
+    """Read a client's own file, split as in a pooled federation in which it has this number."""
+    samples = read(DataConfig.model_validate({"source": str(node["data"]), "kind": kind}))
+    for part in ("client", "concept", "test"):
+        if getattr(samples, part) is not None:
+            raise InputError(f"data = {node['data']}: has {part!r}, but a client's own file has x and y only")
+    train, val = train_and_val(np.arange(len(samples.y)), val_share, seed, client)
+    x: Tensor = torch.from_numpy(np.ascontiguousarray(samples.x))
+    return Federation(
+        name=samples.name,
+        settings=DataConfig(),
+        x=x,
+        y=torch.from_numpy(samples.y),
+        train=(train,),
+        val=(val,),
+        test_x=None,
+        newcomers=(),
+        scaling=Scaling(torch.zeros(()), torch.ones(())),
+        class_names=samples.class_names,
+        client_names=(str(node.get("name", "")),),
+        truth=None,
+    )
+
+
+@dataclass(frozen=True)
+class Agreement:
+    """What a federation has settled on before its first round; a run that goes on needs it again."""
+
+    common: Common
+    names: tuple[str, ...] = ()
+    """Of the clients who hold their own data, in the order of their numbers."""
+    shape: tuple[int, ...] = ()
+    sizes: tuple[tuple[int, int], ...] = ()
+    """Samples for training and held out, of each client that was there."""
+
+    def with_names(self, names: tuple[str, ...]) -> "Agreement":
+        """Return the agreement of a run that goes on, with clients who join it."""
+        if names[: len(self.names)] != self.names:
+            raise InputError(
+                f"names = {', '.join(names)}: a run that goes on keeps its clients, and their order "
+                f"({', '.join(self.names)}); others can only follow"
+            )
+        return replace(self, names=names, sizes=(*self.sizes, *[(0, 0)] * (len(names) - len(self.names))))
+
+    @property
+    def introduced(self) -> frozenset[str]:
+        """The clients who were there."""
+        return frozenset(name for name, (train, _) in zip(self.names, self.sizes, strict=True) if train)
+
+    def problem_with(self, introduction: Introduction) -> str | None:
+        """Return why a client cannot take part, if so."""
+        if introduction.problem or not self.names:
+            return introduction.problem or None
+        if introduction.shape != self.shape:
+            return f"has inputs of shape {introduction.shape}, but the federation's are {self.shape}"
+        unknown = sorted(set(introduction.class_names) - set(self.common.class_names))
+        return f"has the class {unknown[0]}, which the federation does not have" if unknown else None
+
+    def federation(self, settings: DataConfig) -> Federation:
+        """Return a federation whose data lie with its clients: the server knows sizes, classes and scaling."""
+        return Federation(
+            name="clients",
+            settings=settings.model_copy(update={"source": "clients", "partition": "natural"}),
+            x=torch.zeros(0, *self.shape),
+            y=torch.zeros(0, dtype=torch.long),
+            train=tuple(torch.arange(train) for train, _ in self.sizes),
+            val=tuple(torch.arange(train, train + held_out) for train, held_out in self.sizes),
+            test_x=None,
+            newcomers=(),
+            scaling=self.common.scaling,
+            class_names=self.common.class_names,
+            client_names=self.names,
+            truth=None,
+        )
+
+
+def agree(experiment: str, names: tuple[str, ...], introductions: Sequence[Introduction]) -> Agreement:
+    """Settle on classes, shape and scaling, from what those clients said who are there."""
+    there = {one.client: one for one in sorted(introductions, key=lambda one: one.client)}
+    first = next(iter(there.values()))
+    for one in there.values():
+        if one.shape != first.shape:
+            raise InputError(
+                f"names = {one.name}: has inputs of shape {one.shape}, but those of {first.name} are {first.shape}"
+            )
+    classes = {name for one in there.values() for name in one.class_names}
+    by_number = all(name.isdecimal() for name in classes)
+    scaling = scaling_of(list(there.values()))
+    everybody = [there.get(client, Introduction(client)) for client in range(len(names))]
+    return Agreement(
+        common=Common(
+            experiment=experiment,
+            config="",
+            class_names=tuple(sorted(classes, key=int if by_number else str)),
+            mean=tuple(scaling.mean.tolist()),
+            std=tuple(scaling.std.tolist()),
+        ),
+        names=names,
+        shape=first.shape,
+        sizes=tuple((one.train, one.held_out) for one in everybody),
+    )

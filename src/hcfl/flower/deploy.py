@@ -1,0 +1,179 @@
+"""`hcfl deploy`: everything that a site needs to run a federation on real clients, as one folder of plain files."""
+
+import json
+import os
+import re
+import secrets
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from importlib.resources import files
+from ipaddress import ip_address
+from pathlib import Path
+
+from hcfl.errors import InputError
+from hcfl.flower import keys
+
+SITE = "site.json"
+"""What `add` needs to know of a site."""
+
+HOST, PORT, FRONT_PORT, NODE_PORT, DAYS = "127.0.0.1", 9090, 9443, 9094, 825
+"""Where things are unless told otherwise."""
+
+PORTS = ("port", "front_port", "node_port")
+
+PROGRAMS = {
+    "superlink": "hcfl: Flower SuperLink",
+    "superexec": "hcfl: Flower SuperExec",
+    "front": "hcfl: the door for nodes",
+}
+
+NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}")
+LABEL = re.compile(r"[A-Za-z0-9]([A-Za-z0-9-]{0,61}[A-Za-z0-9])?")
+
+
+@dataclass(frozen=True)
+class Site:
+    """Where a federation's server is, and who its clients are."""
+
+    clients: tuple[str, ...]
+    host: str = HOST
+    port: int = PORT
+    """Of the SuperLink, on the server itself only."""
+    front_port: int = FRONT_PORT
+    """Where nodes come in."""
+    node_port: int = NODE_PORT
+    """Of the first client, for its own processes; the next client has the next one, since they may share a machine."""
+    days: int = DAYS
+
+    @property
+    def address(self) -> str:
+        """Where nodes go."""
+        return f"[{self.host}]:{self.front_port}" if ":" in self.host else f"{self.host}:{self.front_port}"
+
+
+def init(folder: Path, site: Site, force: bool = False) -> None:
+    """Write a new site: an authority, the server's folder, a folder for every client."""
+    check(site)
+    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())) and not force:
+        raise InputError(f"folder = {str(folder)!r}: is not empty; choose another, or replace its keys with --force")
+    authority_key, server_key = keys.new_key(), keys.new_key()
+    authority = keys.authority(authority_key, site.days)
+    hosts = list(dict.fromkeys([site.host, "localhost", "127.0.0.1"]))
+    certificate = keys.server_certificate(authority, authority_key, server_key, hosts, site.days)
+    values = {
+        "host": site.host,
+        "port": site.port,
+        "front_port": site.front_port,
+        "days": site.days,
+        "clients": ", ".join(site.clients),
+    }
+    try:
+        _write(folder / "authority" / "ca.key", keys.tls_key_file(authority_key), 0o600)
+        _write(folder / "authority" / "ca.crt", keys.certificate_file(authority))
+        _write(folder / "README.md", _filled("README.md", **values))
+        server = folder / "server"
+        _write(server / "ca.crt", keys.certificate_file(authority))
+        _write(server / "server.crt", keys.certificate_file(certificate))
+        _write(server / "server.key", keys.tls_key_file(server_key), 0o600)
+        _write(server / "superexec.secret", secrets.token_hex(32).encode(), 0o600)
+        _write(server / "nginx.conf", _filled("server/nginx.conf", **values))
+        for script in ("superlink", "superexec", "front", "start", "register", "connection", "run", "resume"):
+            _write(server / f"{script}.sh", _filled(f"server/{script}.sh", **values), 0o755)
+        for program, description in PROGRAMS.items():
+            unit = _filled("server/hcfl.service", program=program, description=description)
+            _write(server / f"hcfl-{program}.service", unit)
+        _write(server / "app" / "pyproject.toml", app() + _filled("app-config.toml", names=", ".join(site.clients)))
+        _shared(server)
+        _clients(folder, site, site.clients, authority=keys.certificate_file(authority))
+    except OSError as error:
+        raise InputError(f"folder = {str(folder)!r}: cannot be written ({error.strerror})") from None
+
+
+def add(folder: Path, clients: Sequence[str]) -> None:
+    """Add clients to a site; all that is there stays as it is."""
+    try:
+        values = json.loads((folder / SITE).read_text(encoding="utf-8"))
+        site = Site(**{**values, "clients": (*values["clients"], *clients)})
+        authority = (folder / "server" / "ca.crt").read_bytes()
+    except (OSError, ValueError, TypeError, KeyError):
+        raise InputError(f"folder = {str(folder)!r}: is not a site that `hcfl deploy init` wrote") from None
+    check(site)
+    _clients(folder, site, clients, authority)
+
+
+def check(site: Site) -> None:
+    """Say in one sentence what is wrong with a site's settings."""
+    if not site.clients:
+        raise InputError("clients = none: name at least one client")
+    for client in site.clients:
+        if not NAME.fullmatch(client):
+            raise InputError(
+                f"clients = {client!r}: a name is made of letters, digits, dots, dashes and underscores, at most 63, "
+                "and begins with a letter or a digit"
+            )
+    seen: set[str] = set()
+    for client in site.clients:
+        if client.lower() in seen:
+            raise InputError(f"clients = {client!r}: two clients have this name; some disks do not tell a from A")
+        seen.add(client.lower())
+    if not _is_host(site.host):
+        raise InputError(f"host = {site.host!r}: must be a name such as fl.example.org, or an address")
+    last = site.node_port + len(site.clients) - 1
+    for name, port in {"port": site.port, "front-port": site.front_port, "node-port": last}.items():
+        if not 1 <= port <= 65535:
+            raise InputError(f"{name} = {port}: must be from 1 to 65535")
+    if site.port == site.front_port:
+        raise InputError(f"front-port = {site.front_port}: must differ from port, which nodes must not reach")
+
+
+def app() -> bytes:
+    """Return the `pyproject.toml` of the Flower app, up to its settings."""
+    from hcfl import __version__
+
+    return _filled("app.toml", version=__version__)
+
+
+def _clients(folder: Path, site: Site, names: Sequence[str], authority: bytes) -> None:
+    """Write the folders of some clients, their public keys for the server, and what `add` needs next time."""
+    for name in names:
+        key, home = keys.new_key(), folder / "clients" / name
+        values = {"name": name, "address": site.address, "node_port": site.node_port + site.clients.index(name)}
+        _write(home / "ca.crt", authority)
+        _write(home / "node.key", keys.node_key_file(key), 0o600)
+        _write(home / "start.sh", _filled("client/start.sh", **values), 0o755)
+        _write(home / f"hcfl-node-{name}.service", _filled("client/hcfl-node.service", **values))
+        _write(home / "README.md", _filled("client/README.md", **values))
+        _shared(home)
+        _write(folder / "server" / "keys" / f"{name}.pub", keys.node_public_file(key, name))
+    _write(folder / SITE, (json.dumps(asdict(site), indent=1) + "\n").encode())
+
+
+def _shared(home: Path) -> None:
+    _write(home / "environment", _filled("environment"))
+    _write(home / "supervise.sh", _filled("supervise.sh"), 0o755)
+
+
+def _filled(template: str, **values: object) -> bytes:
+    """Return a template of `site/` with its {{names}} replaced."""
+    text = (files("hcfl.flower") / "site" / template).read_text(encoding="utf-8")
+    for name, value in values.items():
+        text = text.replace("{{" + name + "}}", str(value))
+    return text.encode()
+
+
+def _write(path: Path, content: bytes, mode: int = 0o644) -> None:
+    """Write a file that nobody can read before it has its mode."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.unlink(missing_ok=True)
+    with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode), "wb") as file:
+        file.write(content)
+    path.chmod(mode)  # whatever the user's umask takes away
+
+
+def _is_host(host: str) -> bool:
+    try:
+        ip_address(host)
+    except ValueError:
+        labels = host.split(".")
+        return len(host) <= 253 and all(map(LABEL.fullmatch, labels)) and not labels[-1].isdecimal()
+    return True

@@ -1,0 +1,70 @@
+"""What a run on Flower is told by `[tool.flwr.app.config]` and `--run-config`: the experiment, and how to run it."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from hcfl import run_folder
+from hcfl.config import Config, from_flat
+from hcfl.errors import InputError
+from hcfl.experiment import RUNS
+from hcfl.flower.engine import Patience
+
+OWN = ("experiment", "settings", "names", "out", "resume", "problem-file", "quorum", "timeout", "wait")
+"""Keys that are not settings of an experiment."""
+
+
+@dataclass(frozen=True)
+class RunSettings:
+    """A run as it was asked for."""
+
+    config: Config
+    names: tuple[str, ...]
+    """The clients that hold their own data; none: they hold parts of one source, simulated."""
+    out: Path
+    resume: bool
+    patience: Patience
+    problem_file: Path | None
+    """Where a sentence goes if the run cannot go on."""
+
+
+def read(given: Mapping[str, Any]) -> RunSettings:
+    """Check a run's configuration; what is wrong is said in one sentence."""
+    resumed = str(given.get("resume", ""))
+    out = Path(resumed or str(given.get("out", "")) or run_folder.free_path(RUNS, "flower"))
+    problem = str(given.get("problem-file", ""))
+    names = tuple(name.strip() for name in str(given.get("names", "")).split(",") if name.strip())
+    patience = Patience(
+        timeout=_number(given, "timeout", Patience.timeout),
+        quorum=_number(given, "quorum", Patience.quorum),
+        limit=_number(given, "wait", Patience.limit),
+    )
+    if patience.quorum > 1:
+        raise InputError(f"quorum = {patience.quorum:g}: must be above 0 and at most 1")
+    if len(set(names)) < len(names):
+        raise InputError(f"names = {', '.join(names)}: two clients have the same name")
+    return RunSettings(_config(given), names, out, bool(resumed), patience, Path(problem) if problem else None)
+
+
+def _config(given: Mapping[str, Any]) -> Config:
+    if given.get("experiment"):
+        return Config.from_yaml(str(given["experiment"]))
+    settings: dict[str, Any] = {}
+    for key, value in given.items():
+        if key not in OWN and value != "":
+            settings[key.replace("-", "_")] = value
+    for word in str(given.get("settings", "")).split():
+        name, equals, value = word.partition("=")
+        if not equals:
+            raise InputError(f"settings = {word!r}: must look like lr=0.05")
+        settings[name.replace("-", "_")] = value
+    settings.pop("engine", None)
+    return from_flat(engine="flower", **settings)
+
+
+def _number(given: Mapping[str, Any], name: str, default: float) -> float:
+    value = given.get(name, default)
+    if isinstance(value, bool) or not isinstance(value, int | float) or not value > 0:
+        raise InputError(f"{name} = {value!r}: must be a number above 0")
+    return float(value)

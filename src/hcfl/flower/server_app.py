@@ -1,0 +1,149 @@
+"""The ServerApp: the same rounds as everywhere, with clients on other machines and a checkpoint after every round."""
+
+import json
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+from math import ceil
+from pathlib import Path
+from uuid import uuid4
+
+from flwr.app import Context
+from flwr.serverapp import Grid, ServerApp
+
+from hcfl import flat, run_folder, server
+from hcfl.config import Config
+from hcfl.data import Federation
+from hcfl.errors import InputError
+from hcfl.experiment import prepare
+from hcfl.flower.client_data import Agreement, agree
+from hcfl.flower.directory import Directory
+from hcfl.flower.engine import Absent, Remote
+from hcfl.flower.messages import Common, Question
+from hcfl.flower.run_settings import RunSettings, read
+from hcfl.playing import Prepared, play_on
+from hcfl.rounds import Record
+
+AGREEMENT = "agreement.json"
+"""What the clients of a run agreed on, and the name they know it by; to go on, they need the same again."""
+
+STATES = "client-states"
+"""Where simulated clients keep what real ones keep on their own disks."""
+
+app = ServerApp()
+
+
+@app.main()
+def main(grid: Grid, context: Context) -> None:
+    """Play a run, or play on."""
+    problem_file = str(context.run_config.get("problem-file", ""))
+    try:
+        play(grid, read(context.run_config))
+    except InputError as error:
+        if problem_file:
+            Path(problem_file).write_text(str(error), encoding="utf-8")
+        raise
+
+
+def play(grid: Grid, settings: RunSettings) -> None:
+    """Find the clients, then play rounds with them."""
+    out = settings.out.absolute()
+    print(f"Run folder: {out}", flush=True)
+    going_on = settings.resume and (out / run_folder.CHECKPOINT).exists()
+    if settings.resume and not going_on and out.exists():
+        run_folder.discard(out)  # it ended before its first round did
+    config = Config.load(out / run_folder.CONFIG) if going_on else settings.config
+    question = Question(settings.names, config.seed, config.data.val_share, config.data.kind)
+    directory = Directory(grid, question, settings.patience.timeout, partial(_refuse, out))
+
+    if going_on:
+        agreement = _read(out).with_names(settings.names)
+    else:
+        agreement = _deployed(settings, directory) if settings.names else _simulated(out)
+    directory.accept = agreement.problem_with
+    directory.introduced = agreement.introduced
+    prepared = prepare(config, agreement.federation(config.data) if settings.names else None)
+    if not settings.names:
+        _check_number(directory, prepared.setting.federation)
+    common = replace(agreement.common, config=prepared.config.to_yaml())
+    if not common.class_names:
+        common = replace(common, class_names=prepared.setting.federation.class_names)
+
+    metrics: list[run_folder.Row] = []
+    if going_on:
+        _, metrics, state = run_folder.reopen(out)
+        grown = server.enlarge(prepared.setting.method, state.server, prepared.setting.federation.clients)
+        prepared = replace(prepared, state=replace(state, server=grown))
+    else:
+        run_folder.create(out, prepared.config)
+    _write(out, replace(agreement, common=common))
+    engine = Remote(directory, common, settings.patience, _recorder(out, prepared.setting.federation))
+    play_on(_with_engine(prepared, engine), out, metrics, _say, durable=True)
+
+
+def _simulated(out: Path) -> Agreement:
+    """Say where clients keep their states; the rest they find in the source that all of them can read."""
+    return Agreement(Common(uuid4().hex, "", (), state_folder=str(out / STATES)))
+
+
+def _deployed(settings: RunSettings, directory: Directory) -> Agreement:
+    """Wait for the clients, a while for all of them, longer for a quorum; settle on what they have in common."""
+    names, patience, began = settings.names, settings.patience, time.monotonic()
+    needed = max(1, ceil(patience.quorum * len(names)))
+    directory.wait_for(range(len(names)), len(names), min(patience.timeout, patience.limit))
+    here = directory.wait_for(range(len(names)), needed, patience.limit - (time.monotonic() - began))
+    if len(here) < needed:
+        absent = ", ".join(name for client, name in enumerate(names) if client not in here)
+        raise InputError(
+            f"wait = {patience.limit:g}: {needed} clients are needed to begin, but {len(here)} of {len(names)} came "
+            f"(missing: {absent})"
+        )
+    return agree(uuid4().hex, names, [directory.known[node] for node in here.values()])
+
+
+def _check_number(directory: Directory, federation: Federation) -> None:
+    nodes = len(directory.here())
+    if nodes != federation.clients:
+        raise InputError(
+            f"num-supernodes = {nodes}: the federation has {federation.clients} clients; "
+            f'run it with --federation-config "num-supernodes={federation.clients}"'
+        )
+
+
+def _with_engine(prepared: Prepared, engine: Remote) -> Prepared:
+    return replace(prepared, setting=replace(prepared.setting, engine=engine))
+
+
+def _recorder(out: Path, federation: Federation) -> Callable[[int, Absent], None]:
+    """Return what writes down who was asked and does not count in a round."""
+
+    def record(round_: int, absent: Absent) -> None:
+        for client, reason in sorted(absent.items()):
+            row = {"event": "absent", "round": round_, "client": federation.client_names[client], "reason": reason}
+            run_folder.append_event(out, row)
+            print(f"Round {round_}: without {federation.client_names[client]} ({reason})", flush=True)
+
+    return record
+
+
+def _refuse(out: Path, name: str, reason: str) -> None:
+    print(f"Refused: {name} ({reason})", flush=True)
+    if out.exists():
+        run_folder.append_event(out, {"event": "refused", "round": 0, "client": name, "reason": reason})
+
+
+def _say(record: Record) -> None:
+    print(f"Round {record.round}: {record.participants} clients, {record.clusters} clusters", flush=True)
+
+
+def _write(out: Path, agreement: Agreement) -> None:
+    tree, _ = flat.flatten(agreement)
+    (out / AGREEMENT).write_text(json.dumps(tree, indent=1), encoding="utf-8")
+
+
+def _read(out: Path) -> Agreement:
+    try:
+        return flat.restore(Agreement, json.loads((out / AGREEMENT).read_text(encoding="utf-8")), {})
+    except (OSError, ValueError) as error:
+        raise InputError(f"out = {str(out)!r}: {AGREEMENT} cannot be read ({error})") from None

@@ -1,0 +1,177 @@
+"""`--engine flower`: the same run on Flower's simulation, in processes of its own that end with it."""
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from json import loads
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from urllib.error import URLError
+from urllib.request import urlopen
+
+import tomli_w
+
+from hcfl import checkpoint, run_folder
+from hcfl.errors import InputError
+from hcfl.flower import deploy
+from hcfl.playing import OnRound, Prepared, Run
+from hcfl.rounds import Record
+
+QUIET = {
+    "FLWR_TELEMETRY_ENABLED": "0",
+    "FLWR_DISABLE_UPDATE_CHECK": "1",
+    "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION": "1",
+    "RAY_USAGE_STATS_ENABLED": "0",
+}
+"""Nothing calls home, and a run cannot fetch other versions of the software."""
+
+START, GRACE = 60.0, 10.0
+"""Seconds that the SuperLink may take to start, and all of them to end."""
+
+
+def run(prepared: Prepared, path: Path, on_round: OnRound | None) -> Run:
+    """Play a run, or go on with it where its folder has a checkpoint of its own."""
+    path = path.absolute()
+    _refuse_what_others_cannot_build(prepared)
+    going_on = (path / run_folder.CHECKPOINT).exists()
+    if not going_on:  # say now what would be said later by another process
+        run_folder.discard(run_folder.create(path, prepared.config))
+    with TemporaryDirectory(prefix="hcfl-flower-") as folder, superlink(Path(folder)) as environment:
+        problem = Path(folder) / "problem"
+        told = {
+            "experiment": prepared.config.to_yaml(),
+            "out": str(path),
+            "resume": str(path) if going_on else "",
+            "problem-file": str(problem),
+        }
+        app = Path(folder) / "app"
+        app.mkdir()
+        (app / "pyproject.toml").write_text(deploy.app().decode() + tomli_w.dumps(told), encoding="utf-8")
+        clients = prepared.setting.federation.clients
+        log = Path(folder) / "log"
+        with log.open("wb") as file:
+            command = [program("flwr"), "run", str(app), "simulation", "--stream", "--federation-config"]
+            played = subprocess.Popen(
+                [*command, f"num-supernodes={clients} client-resources-num-cpus=1"],
+                env=environment,
+                stdout=file,
+                stderr=subprocess.STDOUT,
+            )
+            try:
+                for record in _records(path, played):
+                    if on_round is not None:
+                        on_round(record)
+            finally:
+                played.terminate()
+                played.wait()
+        if problem.exists():
+            raise InputError(problem.read_text(encoding="utf-8"))
+        if not (path / run_folder.SUMMARY).exists():
+            said = log.read_text(encoding="utf-8", errors="replace").strip().splitlines()[-15:]
+            raise InputError("engine = 'flower': the run ended early; Flower said:\n" + "\n".join(said))
+    state, _ = checkpoint.load(path / run_folder.CHECKPOINT)
+    metrics = run_folder.rows(path, run_folder.METRICS)
+    summary = loads((path / run_folder.SUMMARY).read_text(encoding="utf-8"))
+    return Run(path, prepared.config, prepared.setting.federation, summary, metrics, state)
+
+
+def _refuse_what_others_cannot_build(prepared: Prepared) -> None:
+    """Other processes build the parts by their names; what was passed from Python they cannot have."""
+    config = prepared.config
+    if config.model.name == "custom" or config.device != "cpu":
+        raise InputError("engine = 'flower': needs a model with a name or FILE.py:FUNCTION, and device cpu")
+
+
+@contextmanager
+def superlink(folder: Path) -> Iterator[dict[str, str]]:
+    """Run a SuperLink for this run alone; give the environment in which `flwr` finds it."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    home = folder / "flwr"
+    home.mkdir()
+    connection = {"simulation": {"address": f"127.0.0.1:{port}", "insecure": True}}
+    (home / "config.toml").write_text(tomli_w.dumps({"superlink": connection}), encoding="utf-8")
+    programs = str(Path(sys.executable).parent)
+    path = os.pathsep.join([programs, os.environ.get("PATH", "")])
+    environment = {**os.environ, **QUIET, "FLWR_HOME": str(home), "PATH": path}
+    with (folder / "superlink.log").open("wb") as log:
+        process = subprocess.Popen(
+            [program("flower-superlink"), "--insecure", "--simulation", "--host", "127.0.0.1", "--port", str(port)],
+            env=environment,
+            stdout=log,
+            stderr=subprocess.STDOUT,
+        )
+    try:
+        _wait_until_up(process, port)
+        yield environment
+    finally:
+        end(process)
+
+
+def end(process: "subprocess.Popen[bytes]") -> None:
+    """End a process and all that it started, Ray included: Flower detaches them, and they would play on."""
+    started = _descendants(process.pid)
+    for how, patience in ((signal.SIGTERM, GRACE), (signal.SIGKILL, 0.0)):
+        for pid in (*started, process.pid):
+            with suppress(ProcessLookupError):
+                os.kill(pid, how)
+        end = time.monotonic() + patience
+        while time.monotonic() < end and (process.poll() is None or any(map(_is_alive, started))):
+            time.sleep(0.1)
+    process.wait()
+
+
+def _is_alive(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    return True
+
+
+def _descendants(pid: int) -> list[int]:
+    """Return the processes that a process started, and that those started."""
+    table = subprocess.run(["ps", "-eo", "pid=,ppid="], stdout=subprocess.PIPE, text=True, check=True).stdout
+    parents = {int(child): int(parent) for child, parent in map(str.split, table.splitlines())}
+    found = [pid]
+    for known in found:  # it grows while we go through it
+        found += [child for child, parent in parents.items() if parent == known]
+    return found[1:]
+
+
+def _wait_until_up(process: "subprocess.Popen[bytes]", port: int) -> None:
+    end = time.monotonic() + START
+    while process.poll() is None and time.monotonic() < end:
+        try:
+            urlopen(f"http://127.0.0.1:{port}/health", timeout=1).close()
+            return
+        except (URLError, OSError):
+            time.sleep(0.2)
+    raise InputError(f"engine = 'flower': its SuperLink did not start within {START:g} s")
+
+
+def _records(path: Path, played: "subprocess.Popen[bytes]") -> Iterator[Record]:
+    """Give each round as it appears in the run folder, until the run has ended."""
+    seen = len(run_folder.rows(path, run_folder.METRICS))
+    while True:
+        ended = played.poll() is not None
+        rows = run_folder.rows(path, run_folder.METRICS)
+        for row in rows[seen:]:
+            changed = any(event["round"] == row["round"] for event in run_folder.rows(path, run_folder.EVENTS))
+            yield run_folder.record_of(path, row, changed)
+        seen = len(rows)
+        if ended:
+            return
+        time.sleep(0.5)
+
+
+def program(name: str) -> str:
+    """Return one of Flower's programs: they are installed beside this Python."""
+    beside = Path(sys.executable).parent / name
+    return str(beside) if beside.exists() else name

@@ -1,0 +1,217 @@
+"""The apps on a transport without processes: what Flower plays is what the sequential engine plays."""
+
+import re
+import shutil
+from dataclasses import dataclass, replace
+
+import pytest
+import torch
+from fake_grid import FakeGrid, _a_run  # noqa: F401
+from flwr.app import ArrayRecord, ConfigRecord, Error, Message, RecordDict
+from flwr.supercore.task_identity import TaskIdentity
+from same import same_run
+
+from hcfl import checkpoint, run_folder
+from hcfl.config import from_flat
+from hcfl.engines import Sequential
+from hcfl.ensemble import Ensemble
+from hcfl.errors import InputError
+from hcfl.experiment import execute, prepare
+from hcfl.flower import records, server_app
+from hcfl.flower.messages import Reply, Task
+from hcfl.flower.run_settings import read
+from hcfl.methods import METHODS
+from hcfl.tiers import Prototypes
+
+SMALL = {"data": "digits", "clients": 6, "beta": 0.9, "concepts": 2, "rounds": 4, "participation": 0.7, "epochs": 1}
+
+
+def simulated(clients: int) -> FakeGrid:
+    config = {"num-partitions": clients}
+    return FakeGrid({100 + client: ("", {"partition-id": client, **config}) for client in range(clients)})
+
+
+def told(config, out, **more):
+    return read({"experiment": config.to_yaml(), "out": str(out), "timeout": 5.0, **more})
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_every_method_gives_what_the_sequential_engine_gives(tmp_path, name):
+    config = from_flat(method=name, engine="sequential", **SMALL)
+    execute(prepare(config), tmp_path / "sequential")
+    grid = simulated(6)
+    server_app.play(grid, told(config, tmp_path / "flower"))
+    same_run(tmp_path / "flower", tmp_path / "sequential")
+
+    # What went through the wire is what the ledger says: all of what clients got, part by part of what they sent.
+    rows = [run_folder.rows(tmp_path / run, "metrics.jsonl") for run in ("flower", "sequential")]
+    for flower, sequential in zip(*rows, strict=True):
+        for key in ("participants", "clusters", "bytes_up_by_part", "bytes_down_by_part", "test", "ari"):
+            assert flower[key] == pytest.approx(sequential[key], rel=1e-3)
+    if rows[0][0]["bytes_down"]:
+        trained = [message for message in grid.sent if message.metadata.message_type == "train"]
+        assert sum(records.payload(message.content) for message in trained) == sum(row["bytes_down"] for row in rows[0])
+        for part, prefix in PARTS.items():
+            sent = sum(bytes_of(message, f"update.{prefix}") for message in grid.answered)
+            assert sent == sum(row["bytes_up_by_part"][part] for row in rows[0])
+        beside = sum(bytes_of(message, "update") for message in grid.answered) - sum(row["bytes_up"] for row in rows[0])
+        assert beside / len(trained) < 1000  # how models were mixed, sizes, what was measured
+
+
+PARTS = {
+    "extractor": "models.extractors",
+    "heads": "models.heads",
+    "prototypes": "prototypes",
+    "counts": "counts",
+    "weights": "weights",
+    "signatures": "signatures",
+    "moments": "moments",
+}
+
+
+def bytes_of(message, prefix):
+    """Return the bytes of the tensors in a message whose names begin so."""
+    arrays = message.content.array_records["arrays"]
+    chosen = {name: array for name, array in arrays.items() if f"{name}.".startswith(f"{prefix}.")}
+    return records.payload(RecordDict({"arrays": ArrayRecord(chosen)}))
+
+
+@dataclass(frozen=True)
+class Without:
+    """The sequential engine, with some clients absent in some rounds."""
+
+    absent: dict[int, list[int]]
+
+    def execute(self, federation, method, network, sgd, broadcast, participants, states, seed):
+        there = [client for client in participants if client not in self.absent.get(broadcast.round, [])]
+        return Sequential().execute(federation, method, network, sgd, broadcast, there, states, seed)
+
+
+def undisturbed(config, out, absent=None):
+    """Play sequentially, where the same clients take part."""
+    prepared = prepare(config)
+    execute(replace(prepared, setting=replace(prepared.setting, engine=Without(absent or {}))), out)
+
+
+ALL = from_flat(method="hcfl+(fedrc)", engine="sequential", **{**SMALL, "participation": 1.0, "rho": 0.1})
+
+
+def absences(out):
+    rows = [row for row in run_folder.rows(out, "events.jsonl") if row["event"] == "absent"]
+    return [(row["round"], row["client"], row["reason"]) for row in rows]
+
+
+def error(message, reply):
+    return Message(Error(8, "the process was killed"), reply_to=message)
+
+
+def silence(message, reply):
+    return None
+
+
+def changed(**parts):
+    """Answer with an update that was tampered with."""
+
+    def change(message, reply):
+        sent = records.unpack(Reply, reply.content)
+        return Message(records.pack(replace(sent, update=replace(sent.update, **parts))), reply_to=message)
+
+    return change
+
+
+def rubbish(message, reply):
+    return Message(RecordDict({"arrays": ArrayRecord(), "values": ConfigRecord({"tree": "{"})}), reply_to=message)
+
+
+@pytest.mark.parametrize(
+    ("what", "reason"),
+    [
+        (error, "error 8: the process was killed"),
+        (silence, "no answer within 1 s"),
+        (rubbish, "sent what cannot be read"),
+        (changed(weights=torch.full((1, 2), float("nan"))), "sent numbers that are not finite"),
+        (changed(weights=torch.ones(1, 7)), r"sent weights of shape \(1, 7\), but"),
+        (changed(weights=torch.tensor([[2.0, -1.0]])), "sent weights that are none"),
+        (changed(sizes=torch.tensor([-5.0])), "sent a size that is none"),
+        (changed(counts=None), "sent counts, prototypes or moments unlike the others"),
+        (changed(prototypes=Prototypes(*[torch.zeros(1, 3)] * 3)), "sent counts, prototypes or moments unlike"),
+        (changed(clients=(0,)), r"sent an update of clients \(0,\)"),
+        (changed(signatures={4: torch.zeros(2)}), "sent an update of clients"),
+        (changed(models=Ensemble({}, {"weight": torch.zeros(1, 2)}, "split")), "not those of the model"),
+    ],
+)
+def test_a_client_that_fails_is_as_if_it_had_not_taken_part(tmp_path, what, reason):
+    grid = simulated(6)
+    grid.before[103] = [None, what]
+    server_app.play(grid, told(ALL, tmp_path / "flower", timeout=1.0))
+    ((round_, client, why),) = absences(tmp_path / "flower")
+    assert (round_, client) == (2, 3)
+    assert re.search(reason, why)
+    undisturbed(ALL, tmp_path / "sequential", {2: [3]})
+    same_run(tmp_path / "flower", tmp_path / "sequential")
+
+
+def test_a_round_waits_for_its_quorum(tmp_path):
+    grid = simulated(6)
+    grid.before[103] = [None, error, silence, error]
+    server_app.play(grid, told(ALL, tmp_path / "flower", timeout=1.0, quorum=1.0))
+    assert absences(tmp_path / "flower") == []
+    undisturbed(ALL, tmp_path / "sequential")
+    same_run(tmp_path / "flower", tmp_path / "sequential")
+
+
+def test_without_a_quorum_a_run_ends_and_can_go_on(tmp_path):
+    grid = simulated(6)
+    gone = {node: grid.nodes.pop(node) for node in (103, 104, 105)}
+    with pytest.raises(InputError, match=r"num-supernodes = 3: the federation has 6 clients"):
+        server_app.play(grid, told(ALL, tmp_path / "flower"))
+    grid.nodes |= gone
+    for node in gone:
+        grid.before[node] = [None, *[error] * 50]
+    with pytest.raises(InputError, match=r"quorum = 0.8: 3 of 6 clients answered in round 2, but 5 are needed; resume"):
+        server_app.play(grid, told(ALL, tmp_path / "flower", timeout=1.0, wait=3.0, quorum=0.8))
+    grid.before.clear()
+    server_app.play(grid, told(ALL, tmp_path / "flower", resume=str(tmp_path / "flower"), quorum=0.8))
+    undisturbed(ALL, tmp_path / "sequential")
+    same_run(tmp_path / "flower", tmp_path / "sequential")
+    assert [row["round"] for row in run_folder.rows(tmp_path / "flower", "metrics.jsonl")] == [1, 2, 3, 4]
+
+
+def test_a_client_that_lost_its_state_starts_anew(tmp_path):
+    grid, out = simulated(6), tmp_path / "flower"
+
+    def forget(message, reply):
+        shutil.rmtree(next(out.glob("client-states/*/client-3")))
+        return reply
+
+    grid.before[103] = [None, forget]
+    server_app.play(grid, told(ALL, out))
+    assert [row["participants"] for row in run_folder.rows(out, "metrics.jsonl")] == [6, 6, 6, 6]
+    tasks = [records.unpack(Task, message.content) for message in grid.sent if message.metadata.message_type == "train"]
+    assert [(task.round, task.since) for task in tasks if task.client == 3] == [(1, 0), (2, 1), (3, 2), (3, 0), (4, 3)]
+
+
+def test_a_run_that_is_killed_between_rounds_goes_on_as_if_nothing_had_happened(tmp_path, monkeypatch):
+    grid, out = simulated(6), tmp_path / "flower"
+
+    class PowerCut(BaseException):
+        pass
+
+    def cut(path, state, scaling):
+        if state.server.round == 3:
+            raise PowerCut  # after the round was written down, before its checkpoint was
+        save(path, state, scaling)
+
+    save = checkpoint.save
+    monkeypatch.setattr(checkpoint, "save", cut)
+    monkeypatch.setattr(run_folder, "finish", lambda *parts: None)
+    with pytest.raises(PowerCut):
+        server_app.play(grid, told(ALL, out))
+    monkeypatch.undo()
+    for part in ("_task_id", "_run_id", "_node_id"):
+        monkeypatch.setattr(TaskIdentity, part, 1)
+    assert len(run_folder.rows(out, "metrics.jsonl")) == 3
+    server_app.play(grid, told(ALL, out, resume=str(out)))
+    undisturbed(ALL, tmp_path / "sequential")
+    same_run(out, tmp_path / "sequential")
+    assert [row["round"] for row in run_folder.rows(out, "metrics.jsonl")] == [1, 2, 3, 4]

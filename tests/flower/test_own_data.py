@@ -1,0 +1,212 @@
+"""Clients with files of their own: what they have in common is settled first; who does not fit is refused."""
+
+import re
+
+import numpy as np
+import pytest
+from fake_grid import FakeGrid, _a_run  # noqa: F401
+from same import same_run
+from sklearn.datasets import load_digits
+
+from hcfl import run_folder
+from hcfl.config import from_flat
+from hcfl.errors import InputError
+from hcfl.experiment import execute, prepare
+from hcfl.flower import client_app, server_app
+from hcfl.flower.run_settings import read
+
+NAMES = ("north", "south", "west")
+SETTINGS = {"method": "hcfl+(fedrc)", "rounds": 4, "rho": 0.1, "batch": 16, "epochs": 1, "model": "mlp"}
+
+
+def write(folder, names=NAMES, dtype=np.uint8):
+    """Write a file for each client, the last of whom labels otherwise, and one with all of them."""
+    digits = load_digits()
+    chosen = np.random.default_rng(0).permutation(len(digits.target))[: 100 * len(names)]
+    x, y, client = digits.images[chosen].astype(dtype), digits.target[chosen], np.arange(len(chosen)) % len(names)
+    y[client == len(names) - 1] = (y[client == len(names) - 1] + 1) % 10
+    for number, name in enumerate(names):
+        np.savez(folder / f"{name}.npz", x=x[client == number], y=y[client == number])
+    np.savez(folder / "all.npz", x=x, y=y, client=np.array(names)[client])
+
+
+def node(folder, name, claimed=None):
+    config = {"name": claimed or name, "data": str(folder / f"{name}.npz"), "state": str(folder / "states" / name)}
+    return (name, config)
+
+
+def grid_of(folder, names=NAMES):
+    return FakeGrid({100 + number: node(folder, name) for number, name in enumerate(names)})
+
+
+def told(out, names=NAMES, **more):
+    given = {"names": ", ".join(names), "out": str(out), "timeout": 2.0, "wait": 3.0, **SETTINGS, **more}
+    return read({key.replace("_", "-"): value for key, value in given.items()})
+
+
+def pooled(folder, out, **more):
+    execute(prepare(from_flat(**{**SETTINGS, **more}, data=str(folder / "all.npz"), engine="sequential")), out)
+
+
+@pytest.mark.parametrize("dtype", [np.uint8, np.float32])
+def test_clients_with_their_own_files_are_what_one_file_with_all_of_them_is(tmp_path, dtype):
+    write(tmp_path, dtype=dtype)
+    server_app.play(grid_of(tmp_path), told(tmp_path / "run"))
+    pooled(tmp_path, tmp_path / "pooled")
+    same_run(tmp_path / "run", tmp_path / "pooled")
+    table = (tmp_path / "run" / "clients.csv").read_text().splitlines()
+    assert [line.split(",")[:2] for line in table[1:]] == [[name, "90"] for name in NAMES]
+
+
+def test_a_client_that_comes_late_takes_part_from_then_on(tmp_path):
+    write(tmp_path)
+    grid = grid_of(tmp_path)
+    late = grid.nodes.pop(102)
+
+    def arrives(message, reply):
+        grid.nodes[102] = late
+        return reply
+
+    grid.before[100] = [None, arrives]
+    server_app.play(grid, told(tmp_path / "run"))
+    rows = run_folder.rows(tmp_path / "run", "metrics.jsonl")
+    assert [row["participants"] for row in rows] == [2, 2, 3, 3]
+    absent = [row for row in run_folder.rows(tmp_path / "run", "events.jsonl") if row["event"] == "absent"]
+    assert [(row["round"], row["client"], row["reason"]) for row in absent] == [
+        (1, "west", "is not connected"),
+        (2, "west", "is not connected"),
+    ]
+
+
+def test_a_node_that_comes_back_under_another_number_is_the_same_client(tmp_path):
+    write(tmp_path)
+    grid = grid_of(tmp_path)
+
+    def moves(message, reply):
+        grid.nodes[999] = grid.nodes.pop(101)
+        return reply
+
+    grid.before[102] = [None, moves]
+    server_app.play(grid, told(tmp_path / "run"))
+    pooled(tmp_path, tmp_path / "pooled")
+    same_run(tmp_path / "run", tmp_path / "pooled")
+
+
+def test_nobody_can_be_another_client(tmp_path, capsys):
+    write(tmp_path)
+    grid = grid_of(tmp_path)
+    grid.nodes[102] = node(tmp_path, "west", claimed="north")
+    server_app.play(grid, told(tmp_path / "run"))
+    assert "Refused: west (says that it is 'north', but its key is that of 'west'" in capsys.readouterr().out
+    assert {row["participants"] for row in run_folder.rows(tmp_path / "run", "metrics.jsonl")} == {2}
+
+
+def test_who_is_not_asked_for_does_not_take_part(tmp_path, capsys):
+    write(tmp_path)
+    server_app.play(grid_of(tmp_path), told(tmp_path / "run", names=("north", "south")))
+    assert "Refused: west ('west' is not among the clients of this run" in capsys.readouterr().out
+
+
+def test_clients_of_different_shapes_cannot_begin(tmp_path):
+    write(tmp_path)
+    with np.load(tmp_path / "south.npz") as old:
+        np.savez(tmp_path / "south.npz", x=old["x"][:, :4, :4], y=old["y"])
+    with pytest.raises(
+        InputError, match=r"names = south: has inputs of shape \(4, 4, 1\), but those of north are \(8, 8,"
+    ):
+        server_app.play(grid_of(tmp_path), told(tmp_path / "run"))
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        (
+            lambda x, y: {"x": x[:, :4, :4], "y": y},
+            r"has inputs of shape \(4, 4, 1\), but the federation's are \(8, 8, 1\)",
+        ),
+        (lambda x, y: {"x": x, "y": y + 5}, "has the class 10, which the federation does not have"),
+        (lambda x, y: {"x": x}, "has no array 'y'"),
+        (lambda x, y: {"x": x, "y": y, "client": y}, "has 'client', but a client's own file has x and y only"),
+    ],
+)
+def test_a_late_client_that_does_not_fit_is_refused(tmp_path, change, reason):
+    write(tmp_path)
+    grid = grid_of(tmp_path)
+    late = grid.nodes.pop(102)
+    with np.load(tmp_path / "west.npz") as old:
+        np.savez(tmp_path / "west.npz", **change(old["x"], old["y"]))
+
+    def arrives(message, reply):
+        grid.nodes[102] = late
+        return reply
+
+    grid.before[100] = [arrives]
+    server_app.play(grid, told(tmp_path / "run"))
+    assert {row["participants"] for row in run_folder.rows(tmp_path / "run", "metrics.jsonl")} == {2}
+    (refused,) = [row for row in run_folder.rows(tmp_path / "run", "events.jsonl") if row["event"] == "refused"]
+    assert refused["client"] == "west"
+    assert re.search(reason, refused["reason"])
+
+
+def test_a_file_that_changes_during_a_run_is_noticed(tmp_path):
+    write(tmp_path)
+    grid = grid_of(tmp_path)
+
+    def changes(message, reply):
+        with np.load(tmp_path / "west.npz") as old:
+            shorter = {name: old[name][:50] for name in ("x", "y")}
+        np.savez(tmp_path / "west.npz", **shorter)
+        client_app._prepared.cache_clear()
+        return reply
+
+    grid.before[102] = [changes]
+    server_app.play(grid, told(tmp_path / "run"))
+    absent = [row for row in run_folder.rows(tmp_path / "run", "events.jsonl") if row["event"] == "absent"]
+    assert [row["round"] for row in absent] == [2, 3, 4]
+    assert absent[0]["reason"] == "data: has 45 samples for training, but had 90 when this run began"
+
+
+def test_without_enough_clients_nothing_begins(tmp_path):
+    write(tmp_path)
+    grid = grid_of(tmp_path)
+    del grid.nodes[100], grid.nodes[101]
+    with pytest.raises(
+        InputError, match=r"wait = 3: 2 clients are needed to begin, but 1 of 3 came \(missing: north, south\)"
+    ):
+        server_app.play(grid, told(tmp_path / "run"))
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        ({"quorum": 1.5}, "quorum = 1.5: must be above 0 and at most 1"),
+        ({"quorum": 0}, "quorum = 0: must be a number above 0"),
+        ({"timeout": "soon"}, "timeout = 'soon': must be a number above 0"),
+        ({"wait": True}, "wait = True: must be a number above 0"),
+        ({"names": ("a", "b", "a")}, "two clients have the same name"),
+        ({"settings": "lr"}, "settings = 'lr': must look like lr=0.05"),
+        ({"settings": "lrr=1"}, "lrr = '1': there is no such setting; did you mean lr"),
+        ({"settings": "lr=fast"}, "training.lr = 'fast': should be a valid number"),
+    ],
+)
+def test_what_is_wrong_with_a_runs_settings_is_one_sentence(tmp_path, given, words):
+    with pytest.raises(InputError, match=words.replace("(", r"\(")):
+        told(tmp_path / "run", **given)
+
+
+def test_a_run_that_goes_on_can_have_more_clients(tmp_path):
+    write(tmp_path, (*NAMES, "zenith"))
+    server_app.play(grid_of(tmp_path), told(tmp_path / "run", rounds=2))
+    text = (tmp_path / "run" / "config.yaml").read_text()
+    (tmp_path / "run" / "config.yaml").write_text(text.replace("rounds: 2", "rounds: 4"))
+    more = (*NAMES, "zenith")
+    server_app.play(grid_of(tmp_path, more), told(tmp_path / "run", names=more, resume=str(tmp_path / "run")))
+    rows = run_folder.rows(tmp_path / "run", "metrics.jsonl")
+    assert [row["participants"] for row in rows] == [3, 3, 4, 4]
+    assert (tmp_path / "run" / "clients.csv").read_text().count("zenith") == 1
+    with pytest.raises(
+        InputError, match="names = north, zenith: a run that goes on keeps its clients, and their order"
+    ):
+        server_app.play(
+            grid_of(tmp_path), told(tmp_path / "run", names=("north", "zenith"), resume=str(tmp_path / "run"))
+        )
