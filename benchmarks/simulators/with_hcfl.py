@@ -35,7 +35,7 @@ def main() -> None:
         x.reshape(-1, *x.shape[2:]), y.ravel(), client=owner, kind="vector" if x.ndim == 3 else "image", val_share=1e-6
     )
     settings = {"lr": LEARNING_RATE, "momentum": MOMENTUM, "weight_decay": WEIGHT_DECAY, "epochs": 1}
-    config = from_flat(method="fedavg", batch=workload.batch, **settings)
+    config = from_flat(method="fedavg", batch=workload.batch, evaluate_every=workload.rounds, **settings)
     prepared = prepare(config, federation, partial(same_start, workload.model))
     torch.set_num_threads(prepared.config.threads or workload.cores)
     seconds, state = [], prepared.state
