@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch.testing import assert_close
 
-from hcfl.inputs import Scaled, Scaling, some
+from hcfl.inputs import Scaled, Scaling, lined_up, some
 
 STORED = torch.tensor([[0, 10], [4, 30], [8, 20], [255, 255]], dtype=torch.uint8)
 SCALING = Scaling(torch.tensor([4.0, 20.0]), torch.tensor([2.0, 10.0]))
@@ -54,3 +54,9 @@ def test_what_never_varies_is_only_centred(dtype):
 def test_images_are_scaled_by_channel_and_other_inputs_by_feature():
     assert Scaling.of(torch.randint(0, 9, (6, 4, 4, 3)).to(torch.uint8), [torch.arange(6)]).mean.shape == (3,)
     assert Scaling.of(torch.randn(6, 5), [torch.arange(6)]).mean.shape == (5,)
+
+
+def test_inputs_are_lined_up_by_an_index_of_any_shape():
+    index = torch.tensor([[0, 1, 3], [3, 3, 2]])
+    assert_close(lined_up(Scaled(STORED, SCALING), index), EXPECTED[index])
+    assert_close(lined_up(EXPECTED, index), EXPECTED[index])

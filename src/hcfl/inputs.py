@@ -73,4 +73,12 @@ Inputs = Tensor | Scaled
 
 def some(inputs: Inputs, rows: Tensor) -> Inputs:
     """Return some of the inputs, as they are kept."""
-    return replace(inputs, stored=inputs.stored[rows]) if isinstance(inputs, Scaled) else inputs[rows]
+    if isinstance(inputs, Scaled):
+        return replace(inputs, stored=inputs.stored.index_select(0, rows))
+    return inputs.index_select(0, rows)
+
+
+def lined_up(inputs: Inputs, index: Tensor) -> Tensor:
+    """Return inputs by an index of any shape, ready for the network: (…, *shape of an input)."""
+    picked = some(inputs, index.flatten())[:]
+    return picked.view(*index.shape, *picked.shape[1:])

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from hcfl.engines.stacked import Stacked
 from hcfl.ensemble import Copies, fitting
+from hcfl.inputs import lined_up
 from hcfl.local import Job
 from hcfl.models import Params
 from hcfl.training import Batches, LocalSGD, cross_entropy_per_cluster, trained_parts
@@ -201,7 +202,7 @@ def _train_heads(stacked: Stacked, job: Job, rows: Rows) -> Params:
     labels, gamma = job.data.labels.to(device), job.plan.gamma.to(device)
 
     def loss(step: Step, heads: Params) -> Tensor:
-        logits = stacked.logits(heads, features[step.index])
+        logits = stacked.logits(heads, lined_up(features, step.index))
         return _weighted(logits, labels[step.index], gamma[step.index], step.share)
 
     steps = schedule(rows.batches, alike=False, fixed=False, device=device)
@@ -216,7 +217,7 @@ def _train_rows(stacked: Stacked, job: Job, rows: Rows) -> Copies:
     anchors = [trained_parts(network, _each(rows.anchor.extractors))[0], rows.anchor.heads]
 
     def loss(step: Step, parameters: Params, heads: Params) -> Tensor:
-        features = stacked.embed(parameters, statistics, job.data.inputs[step.index], step.share, step.rows)
+        features = stacked.embed(parameters, statistics, lined_up(job.data.inputs, step.index), step.share, step.rows)
         logits = stacked.logits(heads, features)
         mine = columns if step.rows is None else columns[step.rows]
         weights = gamma[step.index.unsqueeze(2), mine.unsqueeze(1)]
