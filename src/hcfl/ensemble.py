@@ -38,10 +38,7 @@ class Ensemble:
     @staticmethod
     def join(several: Sequence["Ensemble"]) -> "Ensemble":
         """Line up the models of several ensembles; in the split topology, each brings its own extractor."""
-        extractors, heads = (
-            {name: torch.cat([part[name] for part in parts]) for name in parts[0]}
-            for parts in ([one.extractors for one in several], [one.heads for one in several])
-        )
+        extractors, heads = joined([one.extractors for one in several]), joined([one.heads for one in several])
         return Ensemble(extractors, heads, several[0].topology)
 
     @property
@@ -151,6 +148,11 @@ def rows(params: Params, indices: Sequence[int]) -> Params:
 def stack(models: Sequence[Params]) -> Params:
     """Stack models that have the same names and shapes."""
     return {name: torch.stack([model[name] for model in models]) for name in models[0]}
+
+
+def joined(models: Sequence[Params]) -> Params:
+    """Line up stacked models that have the same names."""
+    return {name: torch.cat([model[name] for model in models]) for name in models[0]}
 
 
 def mix(weights: Tensor, stacked: Tensor) -> Tensor:

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from hcfl import rng
-from hcfl.ensemble import Copies, Ensemble, blends, copies, rows, stack
+from hcfl.ensemble import Copies, Ensemble, blends, copies, joined, rows, stack
 from hcfl.errors import InputError
 from hcfl.models import Network
 from hcfl.owners import Owners
@@ -227,5 +227,4 @@ def _train_one(network: Network, job: Job, client: int) -> Ensemble:
         )
         for k in range(start.clusters)
     ]
-    heads = {name: torch.cat([head[name] for _, head in models]) for name in start.heads}
-    return Ensemble(stack([extractor for extractor, _ in models]), heads, "full")
+    return Ensemble(stack([extractor for extractor, _ in models]), joined([head for _, head in models]), "full")

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from hcfl.engines.stacked import Stacked
-from hcfl.ensemble import Copies, fitting
+from hcfl.ensemble import Copies, fitting, joined
 from hcfl.inputs import lined_up
 from hcfl.local import Job
 from hcfl.models import Params
@@ -188,11 +188,8 @@ def _in_chunks(stacked: Stacked, job: Job, rows: Rows, size: int) -> Copies:
         parts.clear()
         torch.cuda.empty_cache()
         return _in_chunks(stacked, job, rows, size // 2)
-    extractors, heads = (
-        {name: torch.cat([part[name] for part in several])[: len(rows)] for name in several[0]}
-        for several in ([one.extractors for one in parts], [one.heads for one in parts])
-    )
-    return Copies(extractors, heads, rows.start.topology)
+    extractors, heads = joined([part.extractors for part in parts]), joined([part.heads for part in parts])
+    return Copies(extractors, heads, rows.start.topology).map(lambda tensor: tensor[: len(rows)])
 
 
 def _train_heads(stacked: Stacked, job: Job, rows: Rows) -> Params:
