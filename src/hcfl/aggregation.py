@@ -40,13 +40,12 @@ def weighted_mean(received: Params, reported: Params, mass: Tensor) -> Params:
     """
     if not received:
         return {}
-    mass = mass.to(next(iter(received.values())).device)
-    total = mass.sum(dim=0)
-    share = torch.where(total > 0, mass / total, 0).T
-    means: Params = {}
-    for name, old in received.items():
-        alive = (total > 0).view(-1, *(1,) * (old.ndim - 1))
-        means[name] = torch.where(alive, mix(share, reported[name]), old)
+    total, device = mass.sum(dim=0), next(iter(received.values())).device
+    share = torch.where(total > 0, mass / total, 0).T.to(device)
+    means = {name: mix(share, reported[name]) for name in received}
+    if (idle := torch.nonzero(total == 0).flatten().to(device)).numel():
+        for name, old in received.items():
+            means[name][idle] = old[idle]
     return means
 
 

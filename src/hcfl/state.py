@@ -10,6 +10,7 @@ from itertools import accumulate
 
 import torch
 from torch import Tensor
+from torch.nn.utils import get_total_norm
 
 from hcfl.clusters import Change
 from hcfl.ensemble import Ensemble
@@ -152,6 +153,9 @@ class Update:
         rows = self.weights.isfinite().all(dim=1)
         if self.objective is not None:
             rows = rows & self.objective.isfinite()
+        tensors = (*self.models.extractors.values(), *self.models.heads.values())
+        if get_total_norm([tensor for tensor in tensors if tensor.is_floating_point()]).isfinite():
+            return rows  # nearly always so, and one number tells it
         for part, by_participant in ((self.models.extractors, shared), (self.models.heads, False)):
             # A sum is a number only if all its terms are.
             fine = [tensor.reshape(len(tensor), -1).sum(dim=1).isfinite() for tensor in part.values()]
