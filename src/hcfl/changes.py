@@ -42,7 +42,7 @@ def apply(received: Ensemble, state: ServerState, decision: Decision, hard: bool
 
 
 def _split(state: ServerState, decision: SplitDecision, hard: bool, update: Update) -> ServerState:
-    rule: Rule = "move" if hard else "halve" if decision.halve else "one-hot"
+    rule: Rule = "move" if hard else decision.rule
     change = Split(
         round=state.round,
         parent=state.clusters[decision.parent],

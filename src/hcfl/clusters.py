@@ -14,10 +14,13 @@ from torch import Tensor
 from hcfl.tiers import Weights
 from hcfl.tiers.weighting import one_hot
 
-Rule = Literal["halve", "one-hot", "move"]
-"""How a split changes weights. `halve` ("SCWU"): half of the parent's mass to the child, on every row.
-`one-hot`: members get all mass on their part, all other rows are halved. `move`: for hard weights, members of the
-second part move to the child, nobody else changes."""
+Rule = Literal["halve", "one-hot", "move", "lean"]
+"""How a split changes weights. `halve` ("SCWU"): half of the parent's mass to the child, on every row. `lean`: members
+leave most of it with their own part, all other rows are halved. `one-hot`: members get all mass on their part, all
+other rows are halved. `move`: for hard weights, members of the second part move to the child, nobody else changes."""
+
+LEAN = 0.9
+"""The share of the parent's mass that stays with a member's own part: later E-steps can still overrule the split."""
 
 OUTSIDE, FIRST, SECOND = 0, 1, 2
 """Where a client stood in a split."""
@@ -117,7 +120,11 @@ def split_weights(weights: Tensor, parent: int, parts: Tensor, rule: Rule) -> Te
     if rule != "move":
         halved = ~members if rule == "one-hot" else torch.ones_like(members)
         grown[halved, -1] = grown[halved, parent] = weights[halved, parent] / 2
-    if rule != "halve":
+    if rule == "lean":
+        mass = weights[:, parent]
+        grown[members, -1] = torch.where(second, LEAN * mass, (1 - LEAN) * mass)[members]
+        grown[members, parent] = mass[members] - grown[members, -1]
+    elif rule != "halve":
         grown[members] = 0
         grown[members & ~second, parent] = 1
         grown[second, -1] = 1

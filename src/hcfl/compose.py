@@ -35,6 +35,7 @@ CHOICES: dict[str, tuple[type, ...]] = {
     "adaptation": (
         tiers.Fixed,
         tiers.SplitAndRemove,
+        tiers.SplitOnContradiction,
         tiers.SplitWhenStationary,
         tiers.SplitBySpectrum,
         tiers.MergeSimilar,
@@ -44,6 +45,7 @@ CHOICES: dict[str, tuple[type, ...]] = {
     ),
     "distance": (
         tiers.PrototypeDistance,
+        tiers.ConflictDistance,
         tiers.FeatureNormDistance,
         tiers.UpdateCosine,
         tiers.ParameterDistance,

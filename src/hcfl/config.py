@@ -163,6 +163,9 @@ class Config(Section):
     compile: bool | None = Field(
         None, description="batched, on a GPU: compile the network, minutes once; default: images and 20 rounds or more"
     )
+    checkpoint_every: int | None = Field(
+        None, ge=1, description="rounds between two checkpoints, for `hcfl resume`; default: only where a run ends"
+    )
     threads: int | None = Field(None, ge=1, le=1024, description="CPU threads; default 1 for small models, else all")
 
     @classmethod

@@ -207,7 +207,7 @@ def execute(prepared: Prepared, out: Path | None = None, on_round: OnRound | Non
     path = out or run_folder.free_path(RUNS, name)
     if config.engine == "flower":
         return _simulate(prepared, path, on_round)
-    return play_on(prepared, run_folder.create(path, config), [], on_round)
+    return play_on(prepared, run_folder.create(path, config), [], on_round, config.checkpoint_every)
 
 
 def resume(path: Path, on_round: OnRound | None = None) -> Run:
@@ -216,7 +216,7 @@ def resume(path: Path, on_round: OnRound | None = None) -> Run:
     prepared = replace(prepare(config), state=state)
     if config.engine == "flower":
         return _simulate(prepared, path, on_round)
-    return play_on(prepared, path, metrics, on_round)
+    return play_on(prepared, path, metrics, on_round, config.checkpoint_every)
 
 
 def _simulate(prepared: Prepared, path: Path, on_round: OnRound | None) -> Run:

@@ -12,6 +12,7 @@ from hcfl.method import Method
 from hcfl.tiers import (
     Assigned,
     Conditional,
+    ConflictDistance,
     Correlation,
     DecomposedCosineGroups,
     Fixed,
@@ -29,6 +30,7 @@ from hcfl.tiers import (
     SoftEM,
     SplitAndRemove,
     SplitBySpectrum,
+    SplitOnContradiction,
     SplitWhenStationary,
     UpdateCosine,
     WeightedKMeans,
@@ -87,6 +89,12 @@ def hcfl_plus_fedrc(clusters: int = 1, rho: float = 0.3, mu: float = 0.4) -> Met
     """HCFL+ for generalisation: only concept shift separates clients."""
     adaptation, distance = SplitAndRemove(rho), PrototypeDistance("CSCP")
     return Method(Correlation(), SampleWiseEM(mu), adaptation, distance, "split", clusters, name="hcfl+(fedrc)")
+
+
+def hcfl_plus_plus(clusters: int = 1, rho: float = 0.4, mu: float = 0.4) -> Method:
+    """HCFL+ (FedRC) that splits where two groups contradict each other: our own, not the paper's."""
+    adaptation, distance = SplitOnContradiction(rho), ConflictDistance()
+    return Method(Correlation(), SampleWiseEM(mu), adaptation, distance, "split", clusters, name="hcfl++")
 
 
 def hcfl_plus_fedsoft(clusters: int = 1, rho: float = 0.3, proximal: float = 0.01) -> Method:
@@ -179,6 +187,7 @@ METHODS: dict[str, Callable[..., Method]] = {
     "hcfl+(fedem)": hcfl_plus_fedem,
     "hcfl+(fedrc)": hcfl_plus_fedrc,
     "hcfl+(fedsoft)": hcfl_plus_fedsoft,
+    "hcfl++": hcfl_plus_plus,
 }
 """Declarations by the name that people type."""
 

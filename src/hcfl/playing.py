@@ -43,9 +43,9 @@ def play_on(
     path: Path,
     metrics: list[Row],
     on_round: OnRound | None = None,
-    durable: bool = False,
+    checkpoint_every: int | None = None,
 ) -> Run:
-    """Play from a state to the end in a run folder that is there; `durable` keeps a checkpoint of every round."""
+    """Play from a state to the end in a run folder that is there, with a checkpoint every few rounds if asked."""
     config, federation, method = prepared.config, prepared.setting.federation, prepared.setting.method.name
     state = prepared.state
     try:
@@ -53,7 +53,7 @@ def play_on(
             for after, record in rounds.play(prepared.setting, prepared.state, config.training.rounds):
                 state = after
                 metrics.append(run_folder.append(path, record, federation.client_names))
-                if durable:
+                if checkpoint_every and record.round % checkpoint_every == 0:
                     checkpoint.save(path / run_folder.CHECKPOINT, state, federation.scaling)
                 if on_round is not None:
                     on_round(record)

@@ -14,20 +14,24 @@ from dataclasses import asdict, dataclass, fields
 from multiprocessing.connection import Connection
 from pathlib import Path
 from statistics import mean, stdev
+from threading import Lock
 from typing import Any
 
 import torch
 
-from hcfl import experiments
+from hcfl import experiments, run_folder
 from hcfl.config import Config, assign
 from hcfl.data import build
 from hcfl.errors import InputError
-from hcfl.experiment import execute, prepare
+from hcfl.experiment import execute, prepare, resume
 from hcfl.experiments import Column, Row, Scale, Table
 from hcfl.playing import Run
 
 RESULT = "result.json"
 """What a finished run leaves beside its folder's files: the metrics that tables show."""
+
+CHECKPOINT_EVERY = 20
+"""Rounds that an interruption can cost."""
 
 
 @dataclass(frozen=True)
@@ -72,20 +76,21 @@ def cells_of(
                 values: dict[str, Any] = {**experiments.settings_of(table, row, column, scale), "seed": seed}
                 for path, value in changes:
                     assign(values, path, value)
-                tasks.append(_task(Config.parse(values), out / scale))
+                tasks.append(task_of(Config.parse(values), out / scale))
             cells.append(Cell(row, column, tuple(tasks)))
     return cells
 
 
-def _task(config: Config, out: Path) -> Task:
-    settings = config.model_dump(exclude={"device", "threads"})
+def task_of(config: Config, out: Path) -> Task:
+    """Return the run of a configuration, in a folder that is named after its settings."""
+    settings = config.model_dump(exclude={"device", "threads", "checkpoint_every"})
     digest = hashlib.blake2b(json.dumps(settings, sort_keys=True).encode(), digest_size=4).hexdigest()
     source = Path(config.data.source).stem
     return Task(config, out / f"{config.method.name}-{source}-seed{config.seed}-{digest}")
 
 
 def run(task: Task, threads: int | None = None) -> None:
-    """Run one task; a folder that an interruption left unfinished is begun anew.
+    """Run one task; one that was interrupted goes on from its last checkpoint.
 
     Where somebody else is at it, wait: a lock, unlike a file, does not outlive its owner.
     """
@@ -97,10 +102,7 @@ def run(task: Task, threads: int | None = None) -> None:
 
 
 def _run(task: Task, threads: int | None) -> None:
-    if task.folder.exists():
-        shutil.rmtree(task.folder)
-    prepared = prepare(task.config.model_copy(update={"threads": task.config.threads or threads}))
-    finished = execute(prepared, task.folder)
+    finished = _finished(task, threads)
     result = {
         **{name: [entry[name] for entry in finished.metrics] for name in ("val", "test", "clusters")},
         "seconds_per_round": finished.summary["seconds_per_round"],
@@ -110,6 +112,22 @@ def _run(task: Task, threads: int | None) -> None:
     partial = task.folder / f"{RESULT}.part"
     partial.write_text(json.dumps(result), encoding="utf-8")
     partial.rename(task.folder / RESULT)
+    shutil.rmtree(task.folder / run_folder.CHECKPOINT)  # no table needs the models, which are nearly all of the folder
+
+
+def _finished(task: Task, threads: int | None) -> Run:
+    """Play the task's run to its end: from its checkpoint, or, where there is none that can be read, anew."""
+    if (task.folder / run_folder.CHECKPOINT).exists():
+        try:
+            return resume(task.folder)
+        except InputError:
+            pass  # an interruption can leave anything; what is lost is only time
+    if task.folder.exists():
+        shutil.rmtree(task.folder)
+    every = task.config.checkpoint_every or CHECKPOINT_EVERY
+    own = threads if task.config.device == "cpu" else None
+    settings = {"threads": task.config.threads or own, "checkpoint_every": every}
+    return execute(prepare(task.config.model_copy(update=settings)), task.folder)
 
 
 def _class_table(finished: Run) -> list[list[int]]:
@@ -133,12 +151,17 @@ def _peak_memory(device: str) -> float:
 def run_all(tasks: Sequence[Task], workers: int, on_done: Callable[[Task, int, int], None]) -> None:
     """Run what is not there yet, each task in a process of its own, so that its memory is its own, too."""
     waiting = [task for task in dict.fromkeys(tasks) if not task.done]
-    for data, seed in dict.fromkeys((task.config.data, task.config.seed) for task in waiting):
-        build(data, seed)  # decodes and corrupts images on all cores, once; the runs find them in the cache
+    data = {(task.config.data, task.config.seed): Lock() for task in waiting}
     workers = max(1, min(workers, len(waiting)))
     threads = max(1, (os.cpu_count() or 1) // workers)  # more threads than cores are slower by far than one each
+
+    def run_one(task: Task) -> None:
+        with data[task.config.data, task.config.seed]:
+            build(task.config.data, task.config.seed)  # decodes images on all cores, once; runs find them in the cache
+        run_apart(task, threads)
+
     with ThreadPoolExecutor(workers) as pool:
-        running: dict[Future[None], Task] = {pool.submit(run_apart, task, threads): task for task in waiting}
+        running: dict[Future[None], Task] = {pool.submit(run_one, task): task for task in waiting}
         try:
             for number, future in enumerate(as_completed(running), start=1):
                 future.result()

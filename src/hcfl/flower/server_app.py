@@ -79,7 +79,7 @@ def play(grid: Grid, settings: RunSettings) -> None:
         run_folder.create(out, prepared.config)
     _write(out, replace(agreement, common=common))
     engine = Remote(directory, common, settings.patience, _recorder(out, prepared.setting.federation))
-    play_on(_with_engine(prepared, engine), out, metrics, _say, durable=True)
+    play_on(_with_engine(prepared, engine), out, metrics, _say, checkpoint_every=1)
 
 
 def _simulated(out: Path) -> Agreement:

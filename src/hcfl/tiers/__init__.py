@@ -22,9 +22,11 @@ from hcfl.tiers.adaptation import (
     SplitAndRemove,
     SplitBySpectrum,
     SplitDecision,
+    SplitOnContradiction,
     SplitWhenStationary,
     WeightedKMeans,
 )
+from hcfl.tiers.conflict import ConflictDistance
 from hcfl.tiers.distance import (
     Distance,
     FeatureNormDistance,
@@ -58,6 +60,7 @@ __all__ = [
     "Assigned",
     "ByLabelDistribution",
     "Conditional",
+    "ConflictDistance",
     "Correlation",
     "Decision",
     "DecomposedCosineGroups",
@@ -88,6 +91,7 @@ __all__ = [
     "SplitAndRemove",
     "SplitBySpectrum",
     "SplitDecision",
+    "SplitOnContradiction",
     "SplitWhenStationary",
     "UpdateCosine",
     "WeightedKMeans",

@@ -15,6 +15,7 @@ from hcfl.tiers.adaptation.merge import MergeSimilar
 from hcfl.tiers.adaptation.split import (
     SplitAndRemove,
     SplitBySpectrum,
+    SplitOnContradiction,
     SplitWhenStationary,
     complete_linkage_halves,
     two_means_halves,
@@ -33,6 +34,7 @@ __all__ = [
     "SplitAndRemove",
     "SplitBySpectrum",
     "SplitDecision",
+    "SplitOnContradiction",
     "SplitWhenStationary",
     "WeightedKMeans",
     "cluster_blocks",

@@ -1,7 +1,7 @@
 """What an adaptation looks at, and what it can decide."""
 
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Literal, Protocol
 
 import torch
 from torch import Tensor
@@ -16,8 +16,8 @@ class SplitDecision:
     parent: int
     first: tuple[int, ...]
     second: tuple[int, ...]
-    halve: bool
-    """Soft weights: halve them between the two ("SCWU"), or make the members one-hot at their part."""
+    rule: Literal["halve", "lean", "one-hot"]
+    """Soft weights: halve them between the two ("SCWU"), let members lean to their part, or make them one-hot there."""
     maximum: float
     mean: float
     threshold: float
@@ -98,13 +98,20 @@ class Block:
     clients: tuple[int, ...]
     distance: Tensor
 
-    def split(self, in_second: list[bool], halve: bool, maximum: float, mean: float, threshold: float) -> SplitDecision:
+    def split(
+        self,
+        in_second: list[bool],
+        rule: Literal["halve", "lean", "one-hot"],
+        maximum: float,
+        mean: float,
+        threshold: float,
+    ) -> SplitDecision:
         """Name the clients of both parts."""
         return SplitDecision(
             parent=self.cluster,
             first=tuple(c for c, second in zip(self.clients, in_second, strict=True) if not second),
             second=tuple(c for c, second in zip(self.clients, in_second, strict=True) if second),
-            halve=halve,
+            rule=rule,
             maximum=maximum,
             mean=mean,
             threshold=threshold,

@@ -82,7 +82,7 @@ class HierarchicalOnce:
             parent = int(participants.members[mine[0]])
             stay = torch.nonzero(settled & (participants.members == parent)).flatten().tolist()
             first, second = (tuple(participants.clients[row] for row in part) for part in (stay, mine))
-            splits.append(SplitDecision(parent, first, second, False, *numbers))
+            splits.append(SplitDecision(parent, first, second, "one-hot", *numbers))
         return tuple(splits)
 
 
@@ -197,7 +197,7 @@ def group(
         left = [(client, label) for client, label in left if label != leaving]
         first = tuple(client for client, _ in left)
         parent = int(participants.members[0])
-        splits.append(SplitDecision(parent, first, second, False, maximum, mean, threshold))
+        splits.append(SplitDecision(parent, first, second, "one-hot", maximum, mean, threshold))
     return tuple(splits)
 
 

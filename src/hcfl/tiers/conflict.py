@@ -1,0 +1,94 @@
+"""Concept shift as such: what one client calls c looks like what another calls something else (our own, for HCFL++).
+
+The distance of HCFL+ asks how far apart two clients' prototypes of a class are. Noise in a class of few samples, and
+another camera, move prototypes apart, too, and its maximum over classes picks out just these. A conflict needs more:
+a class of one client must be *nearer to another class* of the other client than to the same one. Noise shortens both
+cosines alike, and a camera changes both alike.
+"""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+from torch.nn.functional import normalize
+
+from hcfl.tiers.distance import Evidence, Participants, Prototypes
+
+CHUNK = 1 << 24
+"""Cosines at a time: pairs of clients × pairs of classes would not fit into memory."""
+
+SUPPORT = 2
+"""Clients that must hold a class in a group for the group to have a say about it."""
+
+
+@dataclass(frozen=True)
+class Directions:
+    """Where class prototypes point, seen from the mean of everything that was reported."""
+
+    units: Tensor
+    """(clients or groups, classes, features), of length 1; 0 where a class is not held."""
+    held: Tensor
+    """(clients or groups, classes)."""
+
+    @classmethod
+    def of(cls, prototypes: Prototypes) -> "Directions":
+        """Centre prototypes: features behind a ReLU all point the same way otherwise."""
+        counts, means = prototypes.class_counts.to(prototypes.class_means), prototypes.class_means
+        centre = torch.einsum("ic,icf->f", counts, means) / counts.sum()
+        held = prototypes.class_counts > 0
+        return cls(normalize(means - centre, dim=2) * held.unsqueeze(2), held)
+
+    def pooled(self, groups: Tensor) -> "Directions":
+        """Return the mean directions of groups of clients, from who is in which: (groups, clients), true or false.
+
+        Every client counts alike, so that no camera has more of a say than others.
+        """
+        groups = groups.to(self.units)
+        held = groups @ self.held.to(groups) >= SUPPORT
+        return Directions(normalize(torch.einsum("gi,icf->gcf", groups, self.units), dim=2), held)
+
+    def conflicts(self, others: "Directions") -> Tensor:
+        """How much more each class looks like another one of the other's classes than like the same.
+
+        (mine, others, classes); −∞ where one of the two does not hold the class, or the other one no other.
+        """
+        classes = self.units.shape[1]
+        cosines = torch.einsum("icf,jdf->ijcd", self.units, others.units)
+        same = cosines.diagonal(dim1=2, dim2=3)
+        hidden = ~others.held[None, :, None, :] | torch.eye(classes, dtype=torch.bool, device=cosines.device)
+        other = cosines.masked_fill(hidden, -torch.inf).amax(dim=3)
+        both = self.held.unsqueeze(1) & others.held.unsqueeze(0)
+        return torch.where(both, other - same, -torch.inf)
+
+    def part(self, rows: slice) -> "Directions":
+        """Return some of the clients."""
+        return Directions(self.units[rows], self.held[rows])
+
+
+@dataclass(frozen=True)
+class ConflictDistance:
+    """How much two clients contradict each other: the sum over classes of their conflicts; 0 if they do not."""
+
+    needs: Evidence = "prototypes"
+
+    def between(self, participants: Participants) -> Tensor:
+        """Return D from the participants' prototypes."""
+        assert participants.prototypes is not None
+        directions = Directions.of(participants.prototypes)
+        clients, classes = directions.held.shape
+        size = max(1, CHUNK // (clients * classes**2))
+        parts = [directions.part(slice(start, start + size)) for start in range(0, clients, size)]
+        seen = torch.cat([part.conflicts(directions).clamp_min(0).sum(dim=2) for part in parts])
+        return ((seen + seen.T) / 2).fill_diagonal_(0)
+
+
+def contradiction(directions: Directions, first: Tensor, second: Tensor) -> float:
+    """How much two groups of clients contradict each other, from who is in each: (clients,), true or false.
+
+    Both must see a class's conflict, so the smaller of the two views counts; and of the classes the second largest,
+    since whoever gives a class another name gives its name to another class.
+    """
+    one = directions.pooled(torch.stack([first, second]))
+    seen = one.conflicts(one)
+    mutual = torch.minimum(seen[0, 1], seen[1, 0])
+    return float(mutual.topk(2).values[1]) if len(mutual) > 1 else -torch.inf
