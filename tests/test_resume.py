@@ -28,7 +28,7 @@ def stop_after(rounds):
 
 
 def without_seconds(path):
-    return [{**row, "seconds": 0} for row in run_folder.rows(path, "metrics.jsonl")]
+    return [{**row, "seconds": 0, "seconds_by_phase": 0} for row in run_folder.rows(path, "metrics.jsonl")]
 
 
 @pytest.mark.parametrize("engine", ["sequential", "batched"])
