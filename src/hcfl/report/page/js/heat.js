@@ -1,0 +1,171 @@
+// Matrices as colours: weights of clients, distances of a split, classes of clusters.
+
+// options: label, rows, columns (names), value(row, column), most, height or cell (pixels), strip(row) → colour, tipFor(row,
+// column), text(row, column), lines (row indices above which a line is drawn), square, below (name of the columns).
+function heatMap(name, options) {
+  const host = figure(name);
+  const { rows, columns } = options;
+  const longest = (names) => Math.min(16, Math.max(1, ...names.map((one) => one.length)));
+  const left = options.bare ? 12 : longest(rows) * 6.6 + 14 + (options.strip ? 16 : 0);
+  const bottom = options.bare ? 4 : 30;
+  const canvas = element("canvas", { width: columns.length, height: rows.length });
+
+  function paint() {
+    const context = canvas.getContext("2d");
+    const image = context.createImageData(columns.length, rows.length);
+    let at = 0;
+    for (let row = 0; row < rows.length; row += 1) {
+      for (let column = 0; column < columns.length; column += 1, at += 4) {
+        image.data.set([...heat(options.value(row, column) / options.most), 255], at);
+      }
+    }
+    context.putImageData(image, 0, 0);
+    return canvas.toDataURL();
+  }
+
+  plot(host, {
+    label: options.label, zoom: "xy", down: true, x: [0, columns.length], y: [0, rows.length],
+    height: options.height, margin: { left, bottom, right: options.bare ? 2 : 8, top: options.bare ? 2 : 8 },
+    draw(scene) {
+      const [x, y] = [scene.x(0), scene.y(0)];
+      const [width, height] = [scene.x(columns.length) - x, scene.y(rows.length) - y];
+      const [wide, high] = [width / columns.length, height / rows.length];
+      scene.inside.append(shape("image", { href: paint(), x, y, width, height, preserveAspectRatio: "none" }));
+      scene.around.append(shape("rect", { class: "frame", x: -0.5, y: -0.5, width: scene.width + 1, height: scene.height + 1 }));
+      for (const line of options.lines || []) {
+        const at = scene.y(line);
+        if (at > 0 && at < scene.height) scene.inside.append(shape("line", { x1: 0, x2: scene.width, y1: at, y2: at, style: "stroke:var(--card);stroke-width:2" }));
+        if (options.square) {
+          const across = scene.x(line);
+          scene.inside.append(shape("line", { x1: across, x2: across, y1: 0, y2: scene.height, style: "stroke:var(--card);stroke-width:2" }));
+        }
+      }
+      const inView = (at, length) => at >= -0.5 && at <= length + 0.5;
+      const each = Math.max(1, Math.ceil(12.5 / high));
+      rows.forEach((row, number) => {
+        const middle = scene.y(number + 0.5);
+        if (!inView(middle, scene.height)) return;
+        if (options.strip) scene.around.append(shape("rect", { x: -13, width: 9, y: scene.y(number) , height: high + 0.4, style: `fill:${options.strip(number)}`, "clip-path": "inset(0)" }));
+        if (!options.bare && number % each === 0) scene.around.append(shape("text", { x: options.strip ? -19 : -7, y: middle + 4, "text-anchor": "end" }, short(row, 16)));
+      });
+      const apart = Math.max(1, Math.ceil((longest(columns) * 6.8 + 8) / wide));
+      if (!options.bare) {
+        columns.forEach((column, number) => {
+          const middle = scene.x(number + 0.5);
+          if (inView(middle, scene.width) && number % apart === 0) scene.around.append(shape("text", { x: middle, y: scene.height + 15, "text-anchor": "middle" }, short(column, 16)));
+        });
+        scene.around.append(shape("text", { x: scene.width, y: scene.height + 29, "text-anchor": "end" }, options.below));
+      }
+      if (options.text && wide >= 26 && high >= 15) {
+        rows.forEach((_, row) => columns.forEach((_, column) => {
+          const said = options.text(row, column);
+          const [cx, cy] = [scene.x(column + 0.5), scene.y(row + 0.5)];
+          if (!said || said.length * 6.6 > wide || !inView(cx, scene.width) || !inView(cy, scene.height)) return;
+          const ink = inkOn(heat(options.value(row, column) / options.most));
+          scene.inside.append(shape("text", { x: cx, y: cy + 4, "text-anchor": "middle", style: `fill:${ink}` }, said));
+        }));
+      }
+    },
+    hover(x, y, scene) {
+      const [row, column] = [Math.floor(y), Math.floor(x)];
+      if (row < 0 || column < 0 || row >= rows.length || column >= columns.length) return null;
+      scene.above.append(shape("rect", {
+        x: scene.x(column), y: scene.y(row), width: scene.x(1) - scene.x(0), height: scene.y(1) - scene.y(0), style: "fill:none;stroke:var(--c1);stroke-width:2",
+      }));
+      return options.tipFor(row, column);
+    },
+  });
+  return host;
+}
+
+function colourScale(from, to) {
+  const bar = element("i", {});
+  const redraw = () => { bar.style.background = `linear-gradient(to right, ${[0, 0.25, 0.5, 0.75, 1].map((share) => css(heat(share))).join(",")})`; };
+  plots.add({ redraw });
+  redraw();
+  return element("div", { class: "scale" }, from, bar, to);
+}
+
+// True concepts: their names in order, and each one's colour; null where nobody knows.
+function truthOf(run) {
+  const concepts = run.clients && run.clients.concepts;
+  if (!concepts) return null;
+  const names = [...new Set(concepts)].sort((a, b) => a.localeCompare(b, undefined, { numeric: true }));
+  return { names, paint: (name) => (names.includes(name) ? colour(names.indexOf(name)) : "var(--none)") };
+}
+
+function truthLegend(truth) {
+  const many = truth.names.length > 14;
+  return element("div", { class: "legend" }, element("span", { class: "soft" }, "true concept:"),
+    truth.names.slice(0, 14).map((name) => element("span", {}, element("i", { class: "swatch", style: `background:${truth.paint(name)}` }), short(name, 24))), many ? element("span", {}, "…") : null);
+}
+
+function weightsMap(run) {
+  const { clients } = run;
+  if (!clients) return missing("weights", "Not recorded: clients.csv is written when a run ends.");
+  const truth = truthOf(run);
+  const place = (name) => (name === null ? Infinity : clients.clusters.indexOf(name));
+  const order = clients.names.map((_, at) => at).sort((a, b) =>
+    (truth ? truth.names.indexOf(clients.concepts[a]) - truth.names.indexOf(clients.concepts[b]) : 0) ||
+    (place(clients.own[a]) - place(clients.own[b]) || 0) || a - b);
+  const lines = truth ? order.map((_, at) => at).filter((at) => at && clients.concepts[order[at]] !== clients.concepts[order[at - 1]]) : [];
+  const map = heatMap("weights", {
+    label: "Weights of every client on every cluster", rows: order.map((at) => clients.names[at]), columns: clients.clusters, below: "cluster",
+    value: (row, column) => clients.weights[order[row]][column], most: 1, lines, height: Math.max(120, Math.min(560, order.length * 15)),
+    strip: truth && ((row) => truth.paint(clients.concepts[order[row]])),
+    tipFor(row, column) {
+      const at = order[row];
+      return tipContent(`Client ${clients.names[at]}`, [
+        [null, `weight on cluster ${clients.clusters[column]}`, clients.weights[at][column].toFixed(3)],
+        [null, "its own cluster", plain(clients.own[at])],
+        [null, "training samples", plain(clients.samples[at])],
+        ...(truth ? [[truth.paint(clients.concepts[at]), "true concept", clients.concepts[at] || NONE]] : []),
+        ...(clients.corruptions ? [[null, "corruption", plain(clients.corruptions[at])]] : []),
+      ]);
+    },
+  });
+  return element("div", {}, map, colourScale("0", "1"), truth && truthLegend(truth));
+}
+
+function classesMap(run) {
+  const { classes } = run;
+  if (!classes) return missing("classes", run.ended ? "Not recorded: the server does not know what clients hold, or the run is of an older version." : "Not recorded: classes.csv is written when a run ends.");
+  const { names, clusters, counts } = classes;
+  const most = Math.max(1, ...counts.flat());
+  const map = heatMap("classes", {
+    label: "Samples of every class in every cluster", rows: names, columns: clusters, below: "cluster", most,
+    value: (row, column) => counts[column][row], text: (row, column) => (counts[column][row] ? String(counts[column][row]) : ""),
+    height: Math.max(120, Math.min(560, names.length * 26)),
+    tipFor(row, column) {
+      const number = counts[column][row];
+      const total = sum(counts.map((one) => one[row]));
+      return tipContent(`Class ${names[row]}`, [[null, `in cluster ${clusters[column]}`, plural(number, "sample")], [null, "of all its samples", total ? percent(number / total) : NONE]]);
+    },
+  });
+  return element("div", {}, map, colourScale("0", `${most} samples`));
+}
+
+function splitMap(run, split, event) {
+  const title = `Round ${split.round}: ${split.cluster} → ${split.cluster} | ${split.new_cluster}`;
+  const about = `${split.in_first_part} | ${split.clients.length - split.in_first_part} clients. ${event ? reason(event, run.rule) : ""}`;
+  if (!split.values) return card("", title, about, missing("split", "Left out to keep this page small; splits.jsonl has it."));
+  const truth = truthOf(run);
+  const concept = new Map(truth ? run.clients.names.map((name, at) => [name, run.clients.concepts[at]]) : []);
+  const rank = (at) => (truth ? truth.names.indexOf(concept.get(split.clients[at])) : 0);
+  const second = (at) => Number(at >= split.in_first_part);
+  const order = split.clients.map((_, at) => at).sort((a, b) => second(a) - second(b) || rank(a) - rank(b) || a - b);
+  const value = (row, column) => {
+    const [a, b] = [Math.max(order[row], order[column]), Math.min(order[row], order[column])];
+    return a === b ? 0 : split.values[(a * (a - 1)) / 2 + b] / 999;
+  };
+  const some = split.clients_compared > split.clients.length ? `${split.clients.length} of ${split.clients_compared} clients shown. ` : "";
+  return card("", title, some + about, heatMap("split", {
+    label: `Distances between the clients of cluster ${split.cluster} in round ${split.round}`, bare: true, square: true, most: 1,
+    rows: order.map((at) => split.clients[at]), columns: order.map((at) => split.clients[at]), value, lines: [split.in_first_part],
+    strip: truth && ((row) => truth.paint(concept.get(split.clients[order[row]]))), height: (width) => width,
+    tipFor: (row, column) => tipContent(`${split.clients[order[row]]} and ${split.clients[order[column]]}`, [
+      [null, "distance", decimal(value(row, column) * split.largest)],
+      [null, second(order[row]) === second(order[column]) ? "same part" : "different parts"],
+    ]),
+  }), colourScale("0", decimal(split.largest)));
+}
