@@ -2,7 +2,6 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -36,7 +35,7 @@ def split_row(split: Split, distances: Distances, client_names: Sequence[Any]) -
         "new_cluster": split.child,
         "clients_compared": len(first) + len(second),
         "clients": [client_names[distances.clients[row]] for row in rows],
-        "in_first_part": sum(row in set(first) for row in rows),
+        "in_first_part": len(set(first) & set(rows)),
         "distances": [[float(f"{value:.4g}") for value in matrix[row, rows[:at]]] for at, row in enumerate(rows)],
     }
 
@@ -48,6 +47,5 @@ def _some(matrix: NDArray[np.float32], first: list[int], second: list[int]) -> l
         return rows
     block = matrix[np.ix_(rows, rows)]
     farthest = np.unravel_index(int(block.argmax()), block.shape)
-    every = len(rows) / (MOST - len(farthest))
-    chosen = {at for at, after in pairwise(range(len(rows) + 1)) if at // every != after // every}
-    return [rows[at] for at in sorted(chosen | {int(at) for at in farthest})]
+    evenly = np.linspace(0, len(rows) - 1, MOST - len(farthest)).round().astype(int)
+    return [rows[at] for at in np.union1d(evenly, farthest)]

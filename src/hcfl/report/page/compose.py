@@ -46,15 +46,12 @@ def page(folders: Sequence[Folder]) -> str:
     here = files(__package__)
     labels = _labels(folders)
     room = ROOM // len(folders)
-    data = {
-        "version": __version__,
-        "runs": [as_data(folder, label, room) for folder, label in zip(folders, labels, strict=True)],
-    }
+    runs = [as_data(folder, label, room) for folder, label in zip(folders, labels, strict=True)]
     return Template((here / "page.html").read_text(encoding="utf-8")).substitute(
         title=escape(f"hcfl: {', '.join(labels)}"),
         style=(here / "page.css").read_text(encoding="utf-8"),
         script="".join((here / "js" / f"{name}.js").read_text(encoding="utf-8") for name in SCRIPTS),
-        data=embedded(data),
+        data=embedded({"version": __version__, "runs": runs}),
     )
 
 

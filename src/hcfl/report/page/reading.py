@@ -5,7 +5,6 @@ import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from hcfl import run_folder
 from hcfl.config import Config
@@ -33,7 +32,7 @@ class Folder:
     config: Config
     summary: Row
     ended: bool
-    """Whether it has its summary, and so the files that are written at the end."""
+    """Whether it has its summary and what else is written at the end; without, `summary` is what `metrics` say."""
     metrics: Sequence[Row]
     events: Sequence[Row]
     splits: Sequence[Row]
@@ -52,26 +51,34 @@ def read(path: Path) -> Folder:
     if not metrics:
         raise InputError(f"run = {str(path)!r}: has no completed round yet")
     try:
-        clients = [
-            dict(zip(table[0], row, strict=True)) for table in [_table(path, run_folder.CLIENTS)] for row in table[1:]
-        ]
-        ended = (path / run_folder.SUMMARY).is_file()
-        summary = (
-            json.loads((path / run_folder.SUMMARY).read_text(encoding="utf-8"))
-            if ended
-            else run_folder.summarise(config.method.name, config, None, metrics)
-        )
-        classes = _table(path, run_folder.CLASSES)
-    except (OSError, ValueError, KeyError, csv.Error) as error:
-        raise InputError(f"run = {str(path)!r}: is damaged ({type(error).__name__}: {error})") from None
-    return Folder(path, config, summary, ended, metrics, events, splits, clients, classes)
+        summary = _summary(path)
+        ended = summary is not None and summary["rounds"] == metrics[-1]["round"]
+        if summary is None or not ended:  # killed, or still under way: what lies there is of an earlier round
+            summary = run_folder.summarise(config.method.name, config, None, metrics)
+        clients, classes = (_table(path, name) if ended else [] for name in (run_folder.CLIENTS, run_folder.CLASSES))
+        by_name = [dict(zip(clients[0], row, strict=True)) for row in clients[1:]]
+    except (OSError, ValueError, KeyError, TypeError, csv.Error) as error:
+        raise _damaged(path, error) from None
+    return Folder(path, config, summary, ended, metrics, events, splits, by_name, classes)
 
 
 def _checked(path: Path, name: str) -> list[Row]:
+    """Read the lines of a log; each has its round."""
     try:
-        return [{**row, "round": row["round"]} for row in run_folder.rows(path, name)]
+        return sorted(run_folder.rows(path, name), key=lambda row: int(row["round"]))
     except (OSError, ValueError, KeyError, TypeError) as error:
-        raise InputError(f"run = {str(path)!r}: {name} is damaged ({type(error).__name__}: {error})") from None
+        raise _damaged(path, error, name) from None
+
+
+def _summary(path: Path) -> Row | None:
+    if not (path / run_folder.SUMMARY).is_file():
+        return None
+    summary: Row = json.loads((path / run_folder.SUMMARY).read_text(encoding="utf-8"))
+    return summary
+
+
+def _damaged(path: Path, error: Exception, name: str = "") -> InputError:
+    return InputError(f"run = {str(path)!r}: {name or 'it'} is damaged ({type(error).__name__}: {error})")
 
 
 def _table(path: Path, name: str) -> list[list[str]]:
@@ -84,6 +91,13 @@ def _table(path: Path, name: str) -> list[list[str]]:
 
 def as_data(folder: Folder, label: str, room: int) -> Row:
     """Return what the page needs of a run; `room` is how many distances it may bring."""
+    try:
+        return _as_data(folder, label, room)
+    except (KeyError, ValueError, TypeError) as error:
+        raise _damaged(folder.path, error) from None
+
+
+def _as_data(folder: Folder, label: str, room: int) -> Row:
     metrics = folder.metrics
     ids = [row["cluster_ids"] for row in metrics]
     return {

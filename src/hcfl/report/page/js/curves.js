@@ -30,7 +30,7 @@ function lineChart(name, series, options) {
   const everything = series.flatMap((one) => one.points);
   if (!everything.length) return missing(name, options.nothing);
   const rounds = everything.map(([round]) => round);
-  const values = [...everything.map(([, value]) => value), ...(options.rule ? [options.rule.value] : [])];
+  const values = [...everything.map(([, value]) => value), ...(options.rule ? [options.rule.value] : []), ...(options.atLeast ? [options.atLeast] : [])];
   let [low, high] = [Math.min(...values), Math.max(...values)];
   if (options.from0) low = Math.min(0, low);
   const pad = Math.max((high - low) * 0.06, options.whole ? 0.5 : 0.004);
@@ -42,10 +42,13 @@ function lineChart(name, series, options) {
     margin: { top: options.marks ? 26 : 18 },
     draw(scene) {
       axes(scene, { xLabel: "round", yLabel: options.yLabel, yFormat: options.format, wholeY: options.whole });
+      let before = -Infinity;
       for (const [round, changes] of Object.entries(options.marks || {})) {
         const at = scene.x(Number(round));
-        scene.inside.append(shape("line", { class: "mark", x1: at, x2: at, y1: 0, y2: scene.height }),
-          shape("text", { x: at, y: -4, "text-anchor": "middle", class: "strong" }, GLYPHS[Object.keys(changes)[0]]));
+        scene.inside.append(shape("line", { class: "mark", x1: at, x2: at, y1: 0, y2: scene.height }));
+        if (at - before < 12) continue;
+        before = at;
+        scene.inside.append(shape("text", { x: at, y: -4, "text-anchor": "middle", class: "strong" }, GLYPHS[Object.keys(changes)[0]]));
       }
       if (options.rule) {
         const at = scene.y(options.rule.value);
@@ -97,7 +100,7 @@ function lineChart(name, series, options) {
   }, element("i", { class: `key${one.dash ? " dashed" : ""}`, style: `border-color:${one.paint}` }), one.name);
   const kinds = [...new Set(Object.values(options.marks || {}).flatMap(Object.keys))];
   const signs = kinds.map((kind) => element("span", { class: "soft" }, element("i", { class: "glyph" }, GLYPHS[kind]), KINDS[kind]));
-  const legend = series.length > 1 || signs.length ? element("div", { class: "legend" }, series.map(toggle), signs) : null;
+  const legend = series.length > 1 || signs.length ? element("div", { class: "legend" }, series.length > 1 ? series.map(toggle) : null, signs) : null;
   return element("div", {}, host, legend);
 }
 
@@ -133,7 +136,7 @@ function qualityChart(runs) {
     name: alone ? name : run.label, paint: colour(alone ? at : number), points: points(run, key), dash: alone ? [null, "7 3", "2 3"][at] : dashes(number),
   }))).filter((one) => one.points.length);
   return lineChart("quality", series, {
-    label: "Agreement of clusters with true concepts over rounds", format: decimal, height: 128, ceiling: 1.02,
+    label: "Agreement of clusters with true concepts over rounds", format: decimal, from0: true, height: 128, atLeast: 1,
     nothing: "The true concepts are not known, so nothing can be compared with them.",
   });
 }
@@ -156,16 +159,19 @@ function frontierChart(runs, when) {
     margin: { top: 18, bottom: 34 },
     draw(scene) {
       axes(scene, { xLabel: "Val", yLabel: "Test", yFormat: percent, xFormat: percent, wholeX: false });
-      const taken = [];
+      const taken = shown.map(({ run, at }) => ({ x: scene.x(at[0]) - radius(run), y: scene.y(at[1]) - radius(run), w: 2 * radius(run), h: 2 * radius(run), run }));
       for (const { run, number, at } of shown) {
         const [x, y] = [scene.x(at[0]), scene.y(at[1])];
         scene.inside.append(shape("circle", { cx: x, cy: y, r: radius(run), style: `fill:${colour(number)};fill-opacity:.35;stroke:${colour(number)};stroke-width:2` }));
         const text = short(run.label, 30);
-        const right = x + radius(run) + 6 + text.length * 6.4 < scene.width;
-        const box = { x: right ? x + radius(run) + 5 : x - radius(run) - 5 - text.length * 6.4, y };
-        if (taken.some((other) => Math.abs(other.y - box.y) < 13 && Math.abs(other.x - box.x) < 6.4 * Math.max(text.length, other.length))) continue;
-        taken.push({ ...box, length: text.length });
-        scene.inside.append(shape("text", { x: right ? box.x : x - radius(run) - 5, y: y + 4, "text-anchor": right ? "start" : "end", class: "strong" }, text));
+        const [w, h, r] = [text.length * 7, 13, radius(run) + 4];
+        const box = [[x + r, y - 7], [x - r - w, y - 7], [x - w / 2, y - r - h], [x - w / 2, y + r], [x - w / 2, y - r - 2 * h], [x - w / 2, y + r + h]]
+          .map(([left, top]) => ({ x: left, y: top, w, h, run }))
+          .find((one) => one.x >= 0 && one.x + w <= scene.width && one.y >= 0 && !taken.some((other) => other.run !== run
+            && one.x < other.x + other.w && other.x < one.x + w && one.y < other.y + other.h && other.y < one.y + h));
+        if (!box) continue;
+        taken.push(box);
+        scene.inside.append(shape("text", { x: box.x + w / 2, y: box.y + 11, "text-anchor": "middle", class: "strong" }, text));
       }
     },
     hover(x, y, scene, now) {

@@ -75,20 +75,25 @@ function lineageChart(run, paintOf) {
   const order = inOrder(lanes);
   const at = new Map(order.map((one, number) => [one.id, number]));
   const last = run.curves.round[run.curves.round.length - 1];
-  const high = Math.max(8, Math.min(44, 620 / order.length));
+  const tall = Math.min(44 * order.length, Math.max(620, Math.min(900, 8 * order.length)));
   const most = Math.max(1, ...order.flatMap((one) => Object.values(one.sizes)));
-  const thick = (size) => Math.max(1.5, (high - 4) * 0.85 * (size / most));
-  const few = run.events.filter((event) => event.event === "split").length <= 14 && high >= 20;
+  // What merged has the colour of where it ended.
+  const ends = (id) => (lanes.get(id).into === null ? id : ends(lanes.get(id).into));
+  const paint = (id) => paintOf(ends(String(id)));
+  const few = run.events.filter((event) => event.event === "split").length <= 14;
   plot(host, {
-    label: "Clusters through the rounds: who split from whom, who merged into whom", zoom: "x", down: true,
-    x: [0, last + 0.5], y: [-0.5, order.length - 0.5], height: () => Math.max(90, order.length * high),
+    label: "Clusters through the rounds: who split from whom, who merged into whom", zoom: "xy", down: true,
+    x: [0, last + 0.5], y: [-0.5, order.length - 0.5], height: Math.max(90, tall),
     margin: { left: 34, right: 74, top: 8 },
     draw(scene) {
-      axes(scene, { xLabel: "round", yFormat: () => "" });
+      axes(scene, { xLabel: "round", onlyX: true });
+      const high = Math.min(44, scene.y(1) - scene.y(0));
+      const thick = (size) => Math.max(Math.min(2, high), high * 0.82 * Math.sqrt(size / most));
+      const visible = (y) => y >= 0 && y <= scene.height;
+      let labelled = -Infinity;
       for (const one of order) {
         const y = scene.y(at.get(one.id));
         const end = one.gone === null ? last + 0.5 : one.gone;
-        const paint = paintOf(one.id);
         const steps = [];
         for (let round = one.born; round < end; round += 1) {
           const size = one.sizes[round] ?? one.sizes[round + 1] ?? 0;
@@ -99,17 +104,17 @@ function lineageChart(run, paintOf) {
         for (const { from, to, size } of steps) {
           scene.inside.append(shape("rect", {
             x: scene.x(from), width: Math.max(0.5, scene.x(to) - scene.x(from) + 0.3), y: y - thick(size) / 2, height: thick(size),
-            style: `fill:${paint}`, "fill-opacity": size ? 0.85 : 0.35,
+            style: `fill:${paint(one.id)}`, "fill-opacity": one.into !== null ? 0.5 : size ? 0.85 : 0.35,
           }));
         }
         if (one.gone !== null && one.into === null && scene.x(end) >= 0) {
           scene.inside.append(shape("text", { x: scene.x(end) + 2, y: y + 4, class: "strong" }, GLYPHS.removal));
         }
-        if (high >= 12 || one.gone === null) {
-          const start = scene.x(one.born);
-          if (high >= 12 && start >= 0 && start <= scene.width && one.born === 0) scene.around.append(shape("text", { x: -6, y: y + 4, "text-anchor": "end", class: "strong" }, one.id));
+        if (high >= 12 && one.born === 0 && scene.x(0) >= 0 && visible(y)) {
+          scene.around.append(shape("text", { x: -6, y: y + 4, "text-anchor": "end", class: "strong" }, one.id));
         }
-        if (one.gone === null && (high >= 12 || at.get(one.id) % Math.ceil(12 / high) === 0)) {
+        if (one.gone === null && visible(y) && (high >= 12 || y - labelled >= 12)) {
+          labelled = y;
           const size = one.sizes[last] ?? 0;
           scene.around.append(shape("text", { x: scene.width + 6, y: y + 4 }, shape("tspan", { class: "strong", style: "font-weight:650;fill:var(--ink)" }, one.id), ` · ${size}`));
         }
@@ -118,15 +123,14 @@ function lineageChart(run, paintOf) {
         const [from, to] = [at.get(String(event.cluster)), at.get(String(event.new_cluster))];
         if (!["split", "merge"].includes(event.event) || from === undefined || to === undefined) continue;
         const [x, y1, y2] = [scene.x(event.round), scene.y(from), scene.y(to)];
-        scene.inside.append(shape("line", { x1: x, x2: x, y1, y2, style: `stroke:${paintOf(String(event.event === "split" ? event.new_cluster : event.cluster))};stroke-width:2` }),
-          shape("circle", { cx: x, cy: event.event === "split" ? y1 : y2, r: Math.min(4, high / 3), style: "fill:var(--card);stroke:var(--ink);stroke-width:1.5" }));
-        if (few && event.event === "split" && event.max_distance !== null) {
+        scene.inside.append(shape("line", { x1: x, x2: x, y1, y2, style: `stroke:${paint(event.event === "split" ? event.new_cluster : event.cluster)};stroke-width:2` }));
+        if (event.event === "split" || high >= 12) scene.inside.append(shape("circle", { cx: x, cy: event.event === "split" ? y1 : y2, r: Math.min(4, high / 5), style: "fill:var(--card);stroke:var(--ink);stroke-width:1.5" }));
+        if (few && high >= 20 && event.event === "split" && event.max_distance !== null) {
           const gap = run.rule === "gap" ? event.max_distance - event.mean_distance : event.max_distance;
           const sign = run.rule === "gap" ? "≥" : ">";
           const words = event.threshold ? `${decimal(gap)} ${sign} ${decimal(event.threshold)}` : decimal(gap);
-          const above = (Math.min(y1, y2) + Math.max(y1, y2)) / 2;
           const left = x + 8 + words.length * 6.6 > scene.width;
-          scene.inside.append(shape("text", { x: left ? x - 6 : x + 6, y: Math.max(y1, y2) - high / 2 + 3 || above, "text-anchor": left ? "end" : "start" }, words));
+          scene.inside.append(shape("text", { x: left ? x - 6 : x + 6, y: Math.max(y1, y2) - high / 2 + 4, "text-anchor": left ? "end" : "start" }, words));
         }
       }
     },

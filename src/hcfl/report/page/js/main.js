@@ -9,14 +9,13 @@ const section = (id, title, note, ...children) =>
   element("section", { id }, element("h2", {}, title), note && element("p", { class: "note" }, note), ...children);
 
 function theme() {
-  const button = element("button", {
-    "aria-label": "Switch between light and dark",
+  return element("button", {
+    "aria-label": "Switch between light and dark", title: "Light or dark",
     onclick: () => {
       document.documentElement.dataset.theme = isDark() ? "light" : "dark";
       redrawAll();
     },
   }, "◐");
-  return button;
 }
 
 function heading() {
@@ -68,11 +67,14 @@ function overRounds() {
   show("last");
   const choose = element("select", { "aria-label": "Which round", onchange: (event) => show(event.target.value) },
     element("option", { value: "last" }, "last round"), element("option", { value: "best" }, "best round of each"));
+  const several = runs.length > 1;
   const accuracy = card("w7", "Accuracy", "Val: clients' own held-out data. Test: newcomers of every concept.", accuracyChart(runs));
-  const beside = element("div", { class: "stack w5" }, card("", "Clusters", null, clustersChart(runs)), known ? card("", "Agreement with the truth", null, qualityChart(runs)) : null);
+  const clusters = card("w6", "Clusters", null, clustersChart(runs));
+  const quality = known ? card("w6", "Agreement with the truth", several ? "Adjusted Rand index of clusters and true concepts." : null, qualityChart(runs)) : null;
   return section("rounds", "Over rounds", "Drag to zoom, double-click to see all again; with a keyboard: + − 0 and arrows.",
-    element("div", { class: "grid" }, accuracy, beside,
-      runs.length > 1 ? card("w7", "Frontier", "Personalisation (Val) against generalisation (Test); larger circles have more clusters. Up and right is better. ", choose, frontier) : null));
+    element("div", { class: "grid" }, accuracy, ...(several
+      ? [card("w5", "Frontier", "Personalisation (Val) against generalisation (Test): up and right is better. Larger circles have more clusters.", frontier, choose), clusters, quality, differences(runs)]
+      : [element("div", { class: "stack w5" }, clusters, quality)])));
 }
 
 function detail(run) {
@@ -83,7 +85,7 @@ function detail(run) {
     section("members", "Who belongs where", null, element("div", { class: "grid" },
       card("w6", "Weights of clients on clusters", truthOf(run) ? "Clients are ordered by their true concept, then by their cluster." : "Clients are ordered by their cluster.", weightsMap(run)),
       card("w6", "Classes in clusters", "Samples that the clients of each cluster hold, by label as they see it.", classesMap(run)))),
-    section("splits", "Why clusters split", "The distances between a cluster's clients in the round in which it split, part by part. Dark squares off the diagonal are clients who differ.".replace("Dark", "Strong"), splitCards(run)),
+    section("splits", "Why clusters split", "The distances between a cluster's clients in the round in which it split, one part after the other: what is strong off the diagonal are clients who differ.", splitCards(run)),
     section("cost", "Cost", null, element("div", { class: "grid" },
       card("w6", "Bytes", "Summed over the participants of each round.", trafficChart(run)),
       card("w6", "Seconds", "Clients' work (on Flower: waiting for them, too), the server's, evaluation.", timeChart(run)))),
@@ -105,7 +107,7 @@ function build() {
       runs.map((run, number) => element("option", { value: number }, run.label)))) : null;
   page.append(heading(),
     element("nav", {}, element("div", {}, Object.entries(links).map(([id, name]) => element("a", { href: `#${id}` }, name)))),
-    section("summary", "Summary", several ? "Bold: the best of a column." : null, several ? comparison(runs) : tiles(runs[0]), everyNumber(runs), several ? differences(runs) : null),
+    section("summary", "Summary", several ? "Bold: the best of a column." : null, several ? comparison(runs) : tiles(runs[0]), everyNumber(runs)),
     overRounds(), ...(picker ? [picker] : []), details,
     element("footer", {}, `hcfl ${report.version} · ${runs.map((run) => run.folder).join(", ")}`), tip);
   show(0);

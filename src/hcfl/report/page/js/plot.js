@@ -18,7 +18,7 @@ function ticks(from, to, wanted, whole) {
 function plot(host, options) {
   const margin = { top: 10, right: 12, bottom: 30, left: 46, ...options.margin };
   const all = { x: options.x, y: options.y };
-  let view = { ...all };
+  let view = all;
   let scene = null;
   const svg = shape("svg", { role: "img", tabindex: 0, "aria-label": options.label });
   const reset = element("button", { class: "reset", hidden: "", onclick: () => look(all) }, "Reset zoom");
@@ -40,7 +40,7 @@ function plot(host, options) {
     const around = shape("g", {});
     const above = shape("g", {});
     scene = {
-      width, height, inside, around, above, view, margin, zoomed: view !== all,
+      width, height, inside, around, above, view, margin,
       x: scale(view.x, width, false), y: scale(view.y, height, !options.down),
     };
     svg.replaceChildren(
@@ -148,9 +148,9 @@ function plot(host, options) {
 }
 
 // Lines and numbers along both axes.
-function axes(scene, { xLabel, yLabel, yFormat, xFormat, wholeX = true, wholeY = false }) {
+function axes(scene, { xLabel, yLabel, yFormat, xFormat, wholeX = true, wholeY = false, onlyX = false }) {
   const { around, width, height, view } = scene;
-  for (const value of ticks(...view.y, height / 45, wholeY)) {
+  for (const value of onlyX ? [] : ticks(...view.y, height / (wholeY ? 32 : 45), wholeY)) {
     const at = scene.y(value);
     around.append(shape("line", { class: "tick", x1: 0, x2: width, y1: at, y2: at }),
       shape("text", { x: -8, y: at + 4, "text-anchor": "end" }, (yFormat || String)(value)));

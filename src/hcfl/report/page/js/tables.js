@@ -13,16 +13,16 @@ function datum(run, number, key) {
 
 function tiles(run) {
   const show = (key) => datum(run, 0, key);
-  const tile = (title, main, ...also) => element("div", { class: "tile" }, element("span", {}, title), element("b", { class: main.length > 1 ? "long" : "" }, main), element("span", {}, also));
+  const tile = (title, main, ...also) => element("div", { class: "tile" }, element("span", {}, title), element("b", {}, main), element("span", {}, also));
   const { summary } = run;
   return element("div", { class: "tiles" },
-    tile("Val, last round", [show("val_last")], "best ", show("val_best"), summary.val_best_round === null ? "" : " in round ", summary.val_best_round === null ? "" : show("val_best_round")),
-    tile("Test, last round", [show("test_last")], ...(summary.test_best === null ? ["there is no test set"] : ["best ", show("test_best"), " in round ", show("test_best_round")])),
-    tile("Test where Val is best", [show("test_at_best_val")], "chosen without the test set"),
-    tile("Clusters", [show("clusters_last")], ...(summary.clusters_true === null ? ["truth not known"] : ["true ", show("clusters_true")]), ", at most ", show("clusters_max")),
-    tile("ARI with the truth", [show("ari_last")], ...(summary.ari_affected_last === null ? [summary.ari_last === null ? "truth not known" : "1 is perfect"] : ["affected clients ", show("ari_affected_last")])),
-    tile("Sent + received", [show("bytes_up"), " + ", show("bytes_down")], "by all clients, all rounds"),
-    tile("A round takes", [show("seconds_per_round")], show("rounds"), ` of ${run.rounds_wanted} rounds played`));
+    tile("Val, last round", show("val_last"), "best ", show("val_best"), summary.val_best_round === null ? "" : " in round ", summary.val_best_round === null ? "" : show("val_best_round")),
+    tile("Test, last round", show("test_last"), ...(summary.test_best === null ? ["there is no test set"] : ["best ", show("test_best"), " in round ", show("test_best_round")])),
+    tile("Test at best Val", show("test_at_best_val"), "chosen without test data"),
+    tile("Clusters", show("clusters_last"), ...(summary.clusters_true === null ? ["truth not known"] : ["true ", show("clusters_true")]), ", at most ", show("clusters_max")),
+    tile("ARI with the truth", show("ari_last"), ...(summary.ari_affected_last === null ? [summary.ari_last === null ? "truth not known" : "1 is perfect"] : ["affected clients ", show("ari_affected_last")])),
+    tile("Clients send", show("bytes_up"), "and receive ", show("bytes_down")),
+    tile("A round takes", show("seconds_per_round"), show("rounds"), ` of ${run.rounds_wanted} rounds played`));
 }
 
 function everyNumber(runs) {
@@ -73,13 +73,13 @@ function differences(runs) {
   };
   const all = runs.map((run) => flat(run.config));
   const keys = [...new Set(all.flatMap(Object.keys))].filter((key) => new Set(all.map((one) => one[key])).size > 1);
-  if (!keys.length) return null;
-  return element("div", { class: "card scroll" }, element("h3", {}, "Where the configurations differ"), element("table", {},
+  return card("scroll", "Where the configurations differ", null, element("table", {},
     element("tr", {}, element("th", {}, ""), runs.map((run) => element("th", {}, run.label))),
-    keys.map((key) => element("tr", {}, element("td", {}, key), all.map((one) => element("td", {}, one[key] ?? NONE))))));
+    keys.map((key) => element("tr", {}, element("td", {}, key), all.map((one) => element("td", {}, (one[key] ?? "null").replace(/^null$/, NONE)))))));
 }
 
 function configuration(run) {
   const copy = element("button", { onclick: () => navigator.clipboard.writeText(run.config).then(() => { copy.textContent = "Copied"; }) }, "Copy");
-  return element("div", { class: "card" }, element("p", { class: "note" }, "config.yaml, defaults filled in; hcfl run --config runs it again. ", copy), element("pre", { class: "columns" }, run.config));
+  return element("div", { class: "card" }, element("p", { class: "note" }, "What is set; config.yaml has everything, and hcfl run --config runs it again. ", copy),
+    element("pre", { class: "columns" }, run.config.replace(/^ *[^:\n]+: null\n/gm, "")));
 }
