@@ -13,7 +13,7 @@ from hcfl import __version__, run_folder
 from hcfl.errors import InputError
 from hcfl.report.page.reading import Folder, as_data, read
 
-SCRIPTS = ("basics", "plot", "curves", "lineage", "heat", "cost", "tables", "main")
+SCRIPTS = ("basics", "plot", "curves", "frontier", "lineage", "heat", "maps", "cost", "tables", "detail", "main")
 """In the order in which they need each other."""
 
 ROOM = 240_000

@@ -17,6 +17,7 @@ const shape = (name, attributes, ...children) => fill(document.createElementNS(S
 
 const NONE = "–";
 const percent = (value) => (value === null ? NONE : `${(100 * value).toFixed(1)}%`);
+const percentTick = (value) => `${Number((100 * value).toPrecision(4))}%`;
 const plain = (value) => (value === null ? NONE : String(value));
 const decimal = (value) => (value === null ? NONE : Number(value.toPrecision(3)).toString());
 const short = (text, length) => (text.length > length ? `${text.slice(0, length - 1)}…` : text);
@@ -42,8 +43,20 @@ const sum = (numbers) => numbers.reduce((total, number) => total + number, 0);
 
 // Tables of colours from nothing to the most, in steps: white to blue, or, on a dark page, dark to light.
 const HEAT = {
-  light: [[247, 249, 252], [198, 219, 239], [107, 174, 214], [33, 113, 181], [8, 48, 107]],
-  dark: [[28, 34, 43], [29, 66, 108], [38, 110, 172], [92, 167, 222], [214, 236, 255]],
+  light: [
+    [247, 249, 252],
+    [198, 219, 239],
+    [107, 174, 214],
+    [33, 113, 181],
+    [8, 48, 107],
+  ],
+  dark: [
+    [28, 34, 43],
+    [29, 66, 108],
+    [38, 110, 172],
+    [92, 167, 222],
+    [214, 236, 255],
+  ],
 };
 let printing = false;
 
@@ -68,8 +81,13 @@ const tip = element("div", { id: "tip", role: "status", hidden: "" });
 // A tooltip's content: a title, and lines of [colour or null, name, value].
 function tipContent(title, lines) {
   const row = ([paint, name, value]) =>
-    element("div", {}, paint && element("span", { class: "swatch", style: `background:${paint}` }),
-      element("span", {}, name), element("span", {}, value === undefined ? "" : value));
+    element(
+      "div",
+      {},
+      paint && element("span", { class: "swatch", style: `background:${paint}` }),
+      element("span", {}, name),
+      element("span", {}, value === undefined ? "" : value),
+    );
   return [element("b", {}, title), ...lines.map(row)];
 }
 
@@ -85,8 +103,15 @@ function showTip(event, content) {
 }
 
 const card = (width, title, note, ...children) =>
-  element("div", { class: `card ${width}` }, element("h3", {}, title), note && element("p", { class: "note" }, note), ...children);
+  element(
+    "div",
+    { class: `card ${width}` },
+    element("h3", {}, title),
+    note && element("p", { class: "note" }, note),
+    ...children,
+  );
 
 // A place for one figure; `name` is how tests and links find it.
 const figure = (name) => element("div", { class: "figure", "data-figure": name });
-const missing = (name, text) => element("div", { class: "figure empty", "data-figure": name, "data-missing": "" }, text);
+const missing = (name, text) =>
+  element("div", { class: "figure empty", "data-figure": name, "data-missing": "" }, text);

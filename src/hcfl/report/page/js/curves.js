@@ -14,7 +14,10 @@ function changesByRound(run) {
   return found;
 }
 
-const changeWords = (changes) => Object.entries(changes).map(([kind, number]) => plural(number, KINDS[kind])).join(", ");
+const changeWords = (changes) =>
+  Object.entries(changes)
+    .map(([kind, number]) => plural(number, KINDS[kind]))
+    .join(", ");
 
 function points(run, key) {
   const values = run.curves[key];
@@ -30,50 +33,85 @@ function lineChart(name, series, options) {
   const everything = series.flatMap((one) => one.points);
   if (!everything.length) return missing(name, options.nothing);
   const rounds = everything.map(([round]) => round);
-  const values = [...everything.map(([, value]) => value), ...(options.rule ? [options.rule.value] : []), ...(options.atLeast ? [options.atLeast] : [])];
+  const values = [
+    ...everything.map(([, value]) => value),
+    ...(options.rule ? [options.rule.value] : []),
+    ...(options.atLeast ? [options.atLeast] : []),
+  ];
   let [low, high] = [Math.min(...values), Math.max(...values)];
   if (options.from0) low = Math.min(0, low);
   const pad = Math.max((high - low) * 0.06, options.whole ? 0.5 : 0.004);
   const span = Math.max(1, Math.max(...rounds) - Math.min(...rounds));
   const drawn = plot(host, {
-    label: options.label, height: options.height || 230, zoom: "xy",
+    label: options.label,
+    height: options.height || 230,
+    zoom: "xy",
     x: [Math.min(...rounds) - span * 0.015, Math.max(...rounds) + span * 0.015],
-    y: [options.from0 ? low : Math.max(low - pad, options.floor ?? -Infinity), Math.min(high + pad, options.ceiling ?? Infinity)],
+    y: [
+      options.from0 ? low : Math.max(low - pad, options.floor ?? -Infinity),
+      Math.min(high + pad, options.ceiling ?? Infinity),
+    ],
     margin: { top: options.marks ? 26 : 18 },
     draw(scene) {
-      axes(scene, { xLabel: "round", yLabel: options.yLabel, yFormat: options.format, wholeY: options.whole });
+      axes(scene, {
+        xLabel: "round",
+        yLabel: options.yLabel,
+        yFormat: options.tick || options.format,
+        wholeY: options.whole,
+      });
       let before = -Infinity;
       for (const [round, changes] of Object.entries(options.marks || {})) {
         const at = scene.x(Number(round));
         scene.inside.append(shape("line", { class: "mark", x1: at, x2: at, y1: 0, y2: scene.height }));
         if (at - before < 12) continue;
         before = at;
-        scene.inside.append(shape("text", { x: at, y: -4, "text-anchor": "middle", class: "strong" }, GLYPHS[Object.keys(changes)[0]]));
+        scene.inside.append(
+          shape("text", { x: at, y: -4, "text-anchor": "middle", class: "strong" }, GLYPHS[Object.keys(changes)[0]]),
+        );
       }
       if (options.rule) {
         const at = scene.y(options.rule.value);
-        scene.inside.append(shape("line", { class: "rule", x1: 0, x2: scene.width, y1: at, y2: at }),
-          shape("text", { x: scene.width - 4, y: at - 5, "text-anchor": "end" }, options.rule.name));
+        scene.inside.append(
+          shape("line", { class: "rule", x1: 0, x2: scene.width, y1: at, y2: at }),
+          shape("text", { x: scene.width - 4, y: at - 5, "text-anchor": "end" }, options.rule.name),
+        );
       }
       for (const one of series) {
         if (hidden.has(one.name)) continue;
-        const path = one.points.map(([x, y], at) => {
-          const to = `${scene.x(x).toFixed(1)} ${scene.y(y).toFixed(1)}`;
-          return at === 0 ? `M${to}` : one.step ? `H${scene.x(x).toFixed(1)}V${scene.y(y).toFixed(1)}` : `L${to}`;
-        }).join("");
-        scene.inside.append(shape("path", { class: "line", d: path, style: `stroke:${one.paint}`, "stroke-dasharray": one.dash }));
+        const path = one.points
+          .map(([x, y], at) => {
+            const to = `${scene.x(x).toFixed(1)} ${scene.y(y).toFixed(1)}`;
+            return at === 0 ? `M${to}` : one.step ? `H${scene.x(x).toFixed(1)}V${scene.y(y).toFixed(1)}` : `L${to}`;
+          })
+          .join("");
+        scene.inside.append(
+          shape("path", { class: "line", d: path, style: `stroke:${one.paint}`, "stroke-dasharray": one.dash }),
+        );
         if (one.points.length <= 12) {
-          scene.inside.append(...one.points.map(([x, y]) => shape("circle", { cx: scene.x(x), cy: scene.y(y), r: 2.8, style: `fill:${one.paint}` })));
+          scene.inside.append(
+            ...one.points.map(([x, y]) =>
+              shape("circle", { cx: scene.x(x), cy: scene.y(y), r: 2.8, style: `fill:${one.paint}` }),
+            ),
+          );
         }
         for (const [x, y] of one.points) {
           const changes = (one.changes || {})[x];
-          if (changes) scene.inside.append(shape("text", { x: scene.x(x), y: scene.y(y) - 5, "text-anchor": "middle", style: `fill:${one.paint}` }, GLYPHS[Object.keys(changes)[0]]));
+          if (changes)
+            scene.inside.append(
+              shape(
+                "text",
+                { x: scene.x(x), y: scene.y(y) - 5, "text-anchor": "middle", style: `fill:${one.paint}` },
+                GLYPHS[Object.keys(changes)[0]],
+              ),
+            );
         }
       }
     },
     hover(x, _, scene) {
       const shown = series.filter((one) => !hidden.has(one.name) && one.points.length);
-      const near = shown.flatMap((one) => one.points.map(([round]) => round)).reduce((best, round) => (Math.abs(round - x) < Math.abs(best - x) ? round : best), Infinity);
+      const near = shown
+        .flatMap((one) => one.points.map(([round]) => round))
+        .reduce((best, round) => (Math.abs(round - x) < Math.abs(best - x) ? round : best), Infinity);
       if (!Number.isFinite(near)) return null;
       const at = scene.x(near);
       scene.above.append(shape("line", { class: "guide", x1: at, x2: at, y1: 0, y2: scene.height }));
@@ -90,96 +128,102 @@ function lineChart(name, series, options) {
       return tipContent(`Round ${near}`, lines);
     },
   });
-  const toggle = (one) => element("button", {
-    "aria-pressed": "true",
-    onclick: (event) => {
-      if (!hidden.delete(one.name)) hidden.add(one.name);
-      event.currentTarget.setAttribute("aria-pressed", String(!hidden.has(one.name)));
-      drawn.redraw();
-    },
-  }, element("i", { class: `key${one.dash ? " dashed" : ""}`, style: `border-color:${one.paint}` }), one.name);
+  const toggle = (one) =>
+    element(
+      "button",
+      {
+        "aria-pressed": "true",
+        onclick: (event) => {
+          if (!hidden.delete(one.name)) hidden.add(one.name);
+          event.currentTarget.setAttribute("aria-pressed", String(!hidden.has(one.name)));
+          drawn.redraw();
+        },
+      },
+      element("i", { class: `key${one.dash ? " dashed" : ""}`, style: `border-color:${one.paint}` }),
+      one.name,
+    );
   const kinds = [...new Set(Object.values(options.marks || {}).flatMap(Object.keys))];
-  const signs = kinds.map((kind) => element("span", { class: "soft" }, element("i", { class: "glyph" }, GLYPHS[kind]), KINDS[kind]));
-  const legend = series.length > 1 || signs.length ? element("div", { class: "legend" }, series.length > 1 ? series.map(toggle) : null, signs) : null;
+  const signs = kinds.map((kind) =>
+    element("span", { class: "soft" }, element("i", { class: "glyph" }, GLYPHS[kind]), KINDS[kind]),
+  );
+  const legend =
+    series.length > 1 || signs.length
+      ? element("div", { class: "legend" }, series.length > 1 ? series.map(toggle) : null, signs)
+      : null;
   return element("div", {}, host, legend);
 }
 
 function accuracyChart(runs) {
   const alone = runs.length === 1;
-  const series = runs.flatMap((run, number) => [
-    { name: alone ? "Test" : `${run.label}: Test`, paint: colour(number), points: points(run, "test"), dash: dashes(number) },
-    { name: alone ? "Val" : `${run.label}: Val`, paint: alone ? colour(1) : colour(number), points: points(run, "val"), dash: alone ? null : "1.5 3.5" },
-  ]).filter((one) => one.points.length);
+  const series = runs
+    .flatMap((run, number) => [
+      {
+        name: alone ? "Test" : `${run.label}: Test`,
+        paint: colour(number),
+        points: points(run, "test"),
+        dash: dashes(number),
+      },
+      {
+        name: alone ? "Val" : `${run.label}: Val`,
+        paint: alone ? colour(1) : colour(number),
+        points: points(run, "val"),
+        dash: alone ? null : "1.5 3.5",
+      },
+    ])
+    .filter((one) => one.points.length);
   return lineChart("accuracy", series, {
-    label: "Val and Test accuracy over rounds", format: percent, floor: 0, ceiling: 1.005, height: 330,
-    marks: alone ? changesByRound(runs[0]) : null, nothing: "No round of this run was measured.",
+    label: "Val and Test accuracy over rounds",
+    format: percent,
+    tick: percentTick,
+    floor: 0,
+    ceiling: 1.005,
+    height: 330,
+    marks: alone ? changesByRound(runs[0]) : null,
+    nothing: "No round of this run was measured.",
   });
 }
 
 function clustersChart(runs) {
   const alone = runs.length === 1;
   const series = runs.map((run, number) => ({
-    name: run.label, paint: colour(number), points: points(run, "clusters"), step: true, dash: dashes(number),
+    name: run.label,
+    paint: colour(number),
+    points: points(run, "clusters"),
+    step: true,
+    dash: dashes(number),
     changes: alone ? null : changesByRound(run),
   }));
   const truth = runs[0].summary.clusters_true;
   return lineChart("clusters", series, {
-    label: "Number of clusters over rounds", format: plain, from0: true, whole: true, height: 128,
-    marks: alone ? changesByRound(runs[0]) : null, rule: truth === null ? null : { value: truth, name: `${truth} in truth` },
+    label: "Number of clusters over rounds",
+    format: plain,
+    from0: true,
+    whole: true,
+    height: 128,
+    marks: alone ? changesByRound(runs[0]) : null,
+    rule: truth === null ? null : { value: truth, name: `${truth} in truth` },
   });
 }
 
 function qualityChart(runs) {
   const alone = runs.length === 1;
   const names = alone ? { ari: "ARI", nmi: "NMI", purity: "purity" } : { ari: "ARI" };
-  const series = runs.flatMap((run, number) => Object.entries(names).map(([key, name], at) => ({
-    name: alone ? name : run.label, paint: colour(alone ? at : number), points: points(run, key), dash: alone ? [null, "7 3", "2 3"][at] : dashes(number),
-  }))).filter((one) => one.points.length);
+  const series = runs
+    .flatMap((run, number) =>
+      Object.entries(names).map(([key, name], at) => ({
+        name: alone ? name : run.label,
+        paint: colour(alone ? at : number),
+        points: points(run, key),
+        dash: alone ? [null, "7 3", "2 3"][at] : dashes(number),
+      })),
+    )
+    .filter((one) => one.points.length);
   return lineChart("quality", series, {
-    label: "Agreement of clusters with true concepts over rounds", format: decimal, from0: true, height: 128, atLeast: 1,
+    label: "Agreement of clusters with true concepts over rounds",
+    format: decimal,
+    from0: true,
+    height: 128,
+    atLeast: 1,
     nothing: "The true concepts are not known, so nothing can be compared with them.",
   });
-}
-
-// Val against Test, a circle for each run, its area the number of clusters.
-function frontierChart(runs, when) {
-  const place = (run) => [run.summary[`val_${when}`], run.summary[`test_${when}`]];
-  const shown = runs.map((run, number) => ({ run, number, at: place(run) })).filter(({ at }) => at.every((value) => value !== null));
-  if (!shown.length) return missing("frontier", "None of these runs has both Val and Test.");
-  const host = figure("frontier");
-  const most = Math.max(...shown.map(({ run }) => run.summary.clusters_last));
-  const radius = (run) => 5 + 13 * Math.sqrt(run.summary.clusters_last / most);
-  const domain = (axis) => {
-    const values = shown.map(({ at }) => at[axis]);
-    const pad = Math.max(0.02, 0.16 * (Math.max(...values) - Math.min(...values)));
-    return [Math.min(...values) - pad, Math.max(...values) + pad];
-  };
-  plot(host, {
-    label: "Val against Test of every run; larger circles have more clusters", zoom: "xy", height: 330, x: domain(0), y: domain(1),
-    margin: { top: 18, bottom: 34 },
-    draw(scene) {
-      axes(scene, { xLabel: "Val", yLabel: "Test", yFormat: percent, xFormat: percent, wholeX: false });
-      const taken = shown.map(({ run, at }) => ({ x: scene.x(at[0]) - radius(run), y: scene.y(at[1]) - radius(run), w: 2 * radius(run), h: 2 * radius(run), run }));
-      for (const { run, number, at } of shown) {
-        const [x, y] = [scene.x(at[0]), scene.y(at[1])];
-        scene.inside.append(shape("circle", { cx: x, cy: y, r: radius(run), style: `fill:${colour(number)};fill-opacity:.35;stroke:${colour(number)};stroke-width:2` }));
-        const text = short(run.label, 30);
-        const [w, h, r] = [text.length * 7, 13, radius(run) + 4];
-        const box = [[x + r, y - 7], [x - r - w, y - 7], [x - w / 2, y - r - h], [x - w / 2, y + r], [x - w / 2, y - r - 2 * h], [x - w / 2, y + r + h]]
-          .map(([left, top]) => ({ x: left, y: top, w, h, run }))
-          .find((one) => one.x >= 0 && one.x + w <= scene.width && one.y >= 0 && !taken.some((other) => other.run !== run
-            && one.x < other.x + other.w && other.x < one.x + w && one.y < other.y + other.h && other.y < one.y + h));
-        if (!box) continue;
-        taken.push(box);
-        scene.inside.append(shape("text", { x: box.x + w / 2, y: box.y + 11, "text-anchor": "middle", class: "strong" }, text));
-      }
-    },
-    hover(x, y, scene, now) {
-      const apart = ({ at }) => Math.hypot(scene.x(at[0]) - now.px, scene.y(at[1]) - now.py);
-      const near = shown.reduce((best, one) => (apart(one) < apart(best) ? one : best));
-      if (apart(near) > 40) return null;
-      return tipContent(near.run.label, [[null, "Val", percent(near.at[0])], [null, "Test", percent(near.at[1])], [null, "clusters", plain(near.run.summary.clusters_last)]]);
-    },
-  });
-  return host;
 }

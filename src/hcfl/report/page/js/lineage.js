@@ -2,7 +2,9 @@
 
 // What decided a split or a merge, in words; `rule` says what the numbers mean.
 function reason(event, rule) {
-  const [most, mean, threshold] = [event.max_distance, event.mean_distance, event.threshold].map((value) => (value === null || value === undefined ? null : decimal(value)));
+  const [most, mean, threshold] = [event.max_distance, event.mean_distance, event.threshold].map((value) =>
+    value === null || value === undefined ? null : decimal(value),
+  );
   if (most === null) return "";
   if (event.event === "merge") return `1 − cos = ${most} < ${threshold}`;
   const words = {
@@ -11,13 +13,19 @@ function reason(event, rule) {
     coherence: () => `1 − α = ${most} > ${threshold}`,
     cut: () => `largest distance ${most}, cut at ${threshold}`,
   };
-  return rule in words ? words[rule]() : `max ${most}, mean ${mean}${event.threshold ? `, threshold ${threshold}` : ""}`;
+  return rule in words
+    ? words[rule]()
+    : `max ${most}, mean ${mean}${event.threshold ? `, threshold ${threshold}` : ""}`;
 }
 
-const sizesInWords = (event) => Object.entries(event.members).map(([cluster, number]) => `${plural(number, "client")} in ${cluster}`).join(", ");
+const sizesInWords = (event) =>
+  Object.entries(event.members)
+    .map(([cluster, number]) => `${plural(number, "client")} in ${cluster}`)
+    .join(", ");
 
 function changeInWords(event) {
-  if (event.event === "split") return `${event.cluster} split: ${event.members[event.cluster]} stay, ${event.members[event.new_cluster]} found cluster ${event.new_cluster}`;
+  if (event.event === "split")
+    return `${event.cluster} split: ${event.members[event.cluster]} stay, ${event.members[event.new_cluster]} found cluster ${event.new_cluster}`;
   if (event.event === "merge") return `${event.cluster} merged into ${event.new_cluster}`;
   if (event.event === "move") return `moved: ${sizesInWords(event)}`;
   if (event.event === "removal") return `${event.cluster} removed, it was nobody's`;
@@ -29,10 +37,13 @@ function lanesOf(run) {
   const lanes = new Map();
   const rounds = run.curves.round;
   const lane = (id, born) => {
-    if (!lanes.has(String(id))) lanes.set(String(id), { id: String(id), born, gone: null, parent: null, into: null, sizes: {} });
+    if (!lanes.has(String(id)))
+      lanes.set(String(id), { id: String(id), born, gone: null, parent: null, into: null, sizes: {} });
     return lanes.get(String(id));
   };
-  const founded = new Set(run.events.filter((event) => event.event === "split").map((event) => String(event.new_cluster)));
+  const founded = new Set(
+    run.events.filter((event) => event.event === "split").map((event) => String(event.new_cluster)),
+  );
   for (const event of run.events) {
     if (event.event === "merge" || event.event === "removal") {
       if (!founded.has(String(event.cluster))) lane(event.cluster, 0);
@@ -42,9 +53,12 @@ function lanesOf(run) {
   for (const event of run.events) {
     if (event.event === "split") lane(event.new_cluster, event.round).parent = String(event.cluster);
     if (event.event === "removal") lane(event.cluster, 0).gone = event.round;
-    if (event.event === "merge") Object.assign(lane(event.cluster, 0), { gone: event.round, into: String(event.new_cluster) });
+    if (event.event === "merge")
+      Object.assign(lane(event.cluster, 0), { gone: event.round, into: String(event.new_cluster) });
   }
-  rounds.forEach((round, at) => { for (const [id, size] of Object.entries(run.sizes[at])) lane(id, 0).sizes[round] = size; });
+  rounds.forEach((round, at) => {
+    for (const [id, size] of Object.entries(run.sizes[at])) lane(id, 0).sizes[round] = size;
+  });
   return lanes;
 }
 
@@ -82,8 +96,12 @@ function lineageChart(run, paintOf) {
   const paint = (id) => paintOf(ends(String(id)));
   const few = run.events.filter((event) => event.event === "split").length <= 14;
   plot(host, {
-    label: "Clusters through the rounds: who split from whom, who merged into whom", zoom: "xy", down: true,
-    x: [0, last + 0.5], y: [-0.5, order.length - 0.5], height: Math.max(90, tall),
+    label: "Clusters through the rounds: who split from whom, who merged into whom",
+    zoom: "xy",
+    down: true,
+    x: [0, last + 0.5],
+    y: [-0.5, order.length - 0.5],
+    height: Math.max(90, tall),
     margin: { left: 34, right: 74, top: 8 },
     draw(scene) {
       axes(scene, { xLabel: "round", onlyX: true });
@@ -102,10 +120,16 @@ function lineageChart(run, paintOf) {
           else steps.push({ from: round, to: Math.min(round + 1, end), size });
         }
         for (const { from, to, size } of steps) {
-          scene.inside.append(shape("rect", {
-            x: scene.x(from), width: Math.max(0.5, scene.x(to) - scene.x(from) + 0.3), y: y - thick(size) / 2, height: thick(size),
-            style: `fill:${paint(one.id)}`, "fill-opacity": one.into !== null ? 0.5 : size ? 0.85 : 0.35,
-          }));
+          scene.inside.append(
+            shape("rect", {
+              x: scene.x(from),
+              width: Math.max(0.5, scene.x(to) - scene.x(from) + 0.3),
+              y: y - thick(size) / 2,
+              height: thick(size),
+              style: `fill:${paint(one.id)}`,
+              "fill-opacity": one.into !== null ? 0.5 : size ? 0.85 : 0.35,
+            }),
+          );
         }
         if (one.gone !== null && one.into === null && scene.x(end) >= 0) {
           scene.inside.append(shape("text", { x: scene.x(end) + 2, y: y + 4, class: "strong" }, GLYPHS.removal));
@@ -116,30 +140,64 @@ function lineageChart(run, paintOf) {
         if (one.gone === null && visible(y) && (high >= 12 || y - labelled >= 12)) {
           labelled = y;
           const size = one.sizes[last] ?? 0;
-          scene.around.append(shape("text", { x: scene.width + 6, y: y + 4 }, shape("tspan", { class: "strong", style: "font-weight:650;fill:var(--ink)" }, one.id), ` · ${size}`));
+          scene.around.append(
+            shape(
+              "text",
+              { x: scene.width + 6, y: y + 4 },
+              shape("tspan", { class: "strong", style: "font-weight:650;fill:var(--ink)" }, one.id),
+              ` · ${size}`,
+            ),
+          );
         }
       }
       for (const event of run.events) {
         const [from, to] = [at.get(String(event.cluster)), at.get(String(event.new_cluster))];
         if (!["split", "merge"].includes(event.event) || from === undefined || to === undefined) continue;
         const [x, y1, y2] = [scene.x(event.round), scene.y(from), scene.y(to)];
-        scene.inside.append(shape("line", { x1: x, x2: x, y1, y2, style: `stroke:${paint(event.event === "split" ? event.new_cluster : event.cluster)};stroke-width:2` }));
-        if (event.event === "split" || high >= 12) scene.inside.append(shape("circle", { cx: x, cy: event.event === "split" ? y1 : y2, r: Math.min(4, high / 5), style: "fill:var(--card);stroke:var(--ink);stroke-width:1.5" }));
+        scene.inside.append(
+          shape("line", {
+            x1: x,
+            x2: x,
+            y1,
+            y2,
+            style: `stroke:${paint(event.event === "split" ? event.new_cluster : event.cluster)};stroke-width:2`,
+          }),
+        );
+        if (event.event === "split" || high >= 12)
+          scene.inside.append(
+            shape("circle", {
+              cx: x,
+              cy: event.event === "split" ? y1 : y2,
+              r: Math.min(4, high / 5),
+              style: "fill:var(--card);stroke:var(--ink);stroke-width:1.5",
+            }),
+          );
         if (few && high >= 20 && event.event === "split" && event.max_distance !== null) {
           const gap = run.rule === "gap" ? event.max_distance - event.mean_distance : event.max_distance;
           const sign = run.rule === "gap" ? "≥" : ">";
           const words = event.threshold ? `${decimal(gap)} ${sign} ${decimal(event.threshold)}` : decimal(gap);
           const left = x + 8 + words.length * 6.6 > scene.width;
-          scene.inside.append(shape("text", { x: left ? x - 6 : x + 6, y: Math.max(y1, y2) - high / 2 + 4, "text-anchor": left ? "end" : "start" }, words));
+          scene.inside.append(
+            shape(
+              "text",
+              { x: left ? x - 6 : x + 6, y: Math.max(y1, y2) - high / 2 + 4, "text-anchor": left ? "end" : "start" },
+              words,
+            ),
+          );
         }
       }
     },
     hover(x, y, scene, now) {
-      const near = run.events.filter((event) => ["split", "merge", "removal"].includes(event.event)).map((event) => {
-        const ends = [event.cluster, event.new_cluster].filter((id) => id !== null).map((id) => scene.y(at.get(String(id)) ?? 0));
-        const off = now.py < Math.min(...ends) - 6 || now.py > Math.max(...ends) + 6;
-        return { event, apart: Math.abs(scene.x(event.round) - now.px) + (off ? 100 : 0) };
-      }).filter(({ apart }) => apart < 7);
+      const near = run.events
+        .filter((event) => ["split", "merge", "removal"].includes(event.event))
+        .map((event) => {
+          const ends = [event.cluster, event.new_cluster]
+            .filter((id) => id !== null)
+            .map((id) => scene.y(at.get(String(id)) ?? 0));
+          const off = now.py < Math.min(...ends) - 6 || now.py > Math.max(...ends) + 6;
+          return { event, apart: Math.abs(scene.x(event.round) - now.px) + (off ? 100 : 0) };
+        })
+        .filter(({ apart }) => apart < 7);
       if (near.length) {
         const { event } = near.reduce((best, one) => (one.apart < best.apart ? one : best));
         const why = reason(event, run.rule);
@@ -150,7 +208,10 @@ function lineageChart(run, paintOf) {
       const round = Math.max(1, Math.min(last, Math.round(x)));
       const from = one.parent === null ? "there from the start" : `split from ${one.parent} in round ${one.born}`;
       const size = one.sizes[round];
-      return tipContent(`Cluster ${one.id}`, [[null, from], ...(size === undefined ? [] : [[null, `round ${round}`, plural(size, "client")]])]);
+      return tipContent(`Cluster ${one.id}`, [
+        [null, from],
+        ...(size === undefined ? [] : [[null, `round ${round}`, plural(size, "client")]]),
+      ]);
     },
   });
   return host;
