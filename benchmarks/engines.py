@@ -57,10 +57,10 @@ def main() -> None:
             played = rounds.play(prepared.setting, prepared.state, options.rounds)
             next(played)
             first = perf_counter() - started
-            batched = median([record.seconds for _, record in played][1:])
+            batched = median([sum(record.seconds.values()) for _, record in played][1:])
             setting = replace(prepared.setting, engine=Sequential())
             played = rounds.play(setting, prepared.state, options.sequential)
-            times = [record.seconds for _, record in played][1:]
+            times = [sum(record.seconds.values()) for _, record in played][1:]
         sequential = (
             f"{median(times):.3f} | {batched:.3f} | {median(times) / batched:.1f}" if times else f"| {batched:.3f} |"
         )

@@ -24,5 +24,8 @@ def test_the_demo_shows_both_runs_and_says_where_they_are(tmp_path, monkeypatch,
     shown = capsys.readouterr().out
     for words in ("hcfl+(fedrc)", "fedavg", "clusters found (true)", "Picture: runs/digits-hcfl+(fedrc)-seed0/run.png"):
         assert words in shown
+    report = "runs/digits-hcfl+(fedrc)-seed0/report.html"
+    assert shown.splitlines()[-1] == f"Report, for a browser: {report}"
+    assert "fedavg" in (tmp_path / report).read_text()
     for method in ("hcfl+(fedrc)", "fedavg"):
         assert (tmp_path / "runs" / f"digits-{method}-seed0" / "summary.json").exists()

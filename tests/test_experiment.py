@@ -11,10 +11,11 @@ from torch import nn
 
 import hcfl
 from hcfl import Config, Federation, InputError
+from hcfl.client_tables import client_rows
 from hcfl.clusters import Split
 from hcfl.experiment import execute, prepare, with_local_steps
 from hcfl.methods import METHODS
-from hcfl.run_folder import client_rows, describe_partition, event_row, summarise
+from hcfl.run_folder import describe_partition, event_row, summarise
 from helpers import blobs, play
 
 SMALL = {"rounds": 3, "clients": 6}
@@ -38,7 +39,8 @@ def lines(path):
 def test_every_method_runs_on_the_default_data_and_leaves_a_run_folder(method, tmp_path):
     run = hcfl.run(method, out=tmp_path / "run", **SMALL)
     assert {path.name for path in run.path.iterdir()} == {
-        "config.yaml", "metrics.jsonl", "events.jsonl", "clients.csv", "summary.json", "checkpoint",
+        "config.yaml", "metrics.jsonl", "events.jsonl", "splits.jsonl", "clients.csv", "classes.csv", "summary.json",
+        "checkpoint",
     }  # fmt: skip
     metrics = lines(run.path / "metrics.jsonl")
     assert metrics == run.metrics
@@ -51,6 +53,8 @@ def test_every_method_runs_on_the_default_data_and_leaves_a_run_folder(method, t
         assert sum(row["cluster_sizes"]) == 6
         assert len(row["cluster_sizes"]) == len(row["cluster_ids"]) == row["clusters"]
         assert row["bytes_up"] == sum(row["bytes_up_by_part"].values())
+        assert row["seconds_by_phase"].keys() == {"clients", "server", "evaluation"}
+        assert row["seconds"] == sum(row["seconds_by_phase"].values())
     summary = json.loads((run.path / "summary.json").read_text())
     assert summary == run.summary
     assert summary.keys() >= SUMMARY
@@ -79,7 +83,7 @@ def test_the_summary_names_best_rounds_honestly(tmp_path):
 
 
 def timeless(path):
-    return [{key: value for key, value in row.items() if key != "seconds"} for row in lines(path)]
+    return [{key: value for key, value in row.items() if not key.startswith("seconds")} for row in lines(path)]
 
 
 def test_running_a_written_configuration_again_gives_the_same_metrics(tmp_path):
@@ -248,7 +252,7 @@ def test_what_cannot_be_is_refused(planted):
         hcfl.run("fedavg", planted, (nn.Linear(8, 5), nn.Linear(5, 3)))
 
 
-def test_the_summary_by_hand(planted):
+def test_the_summary_by_hand():
     columns = {
         "round": [1, 2, 3, 4],
         "val": [0.5, 0.7, 0.7, 0.6],
@@ -261,7 +265,7 @@ def test_the_summary_by_hand(planted):
         "bytes_down": [10, 20, 30, 40],
     }
     rows = [dict(zip(columns, values, strict=True)) for values in zip(*columns.values(), strict=True)]
-    summary = summarise("mine", Config(), planted, rows)
+    summary = summarise("mine", Config(), 3, rows)
     assert (summary["val_best"], summary["val_best_round"]) == (0.7, 2), "the first of equals"
     assert (summary["test_best"], summary["test_best_round"]) == (0.9, 1)
     assert summary["test_at_best_val"] == 0.4

@@ -28,7 +28,7 @@ def stop_after(rounds):
 
 
 def without_seconds(path):
-    return [{**row, "seconds": 0} for row in run_folder.rows(path, "metrics.jsonl")]
+    return [{**row, "seconds": 0, "seconds_by_phase": 0} for row in run_folder.rows(path, "metrics.jsonl")]
 
 
 @pytest.mark.parametrize("engine", ["sequential", "batched"])
@@ -42,6 +42,8 @@ def test_it_ends_as_if_it_had_not_been_interrupted(tmp_path, engine):
     run = resume(tmp_path / "run", lambda record: seen.append(record.round))
     assert seen == [3, 4]
     assert without_seconds(tmp_path / "run") == without_seconds(tmp_path / "whole")
+    for name in ("events.jsonl", "splits.jsonl", "clients.csv", "classes.csv"):
+        assert (tmp_path / "run" / name).read_text() == (tmp_path / "whole" / name).read_text()
     one, two = (load(tmp_path / name / "checkpoint")[0].server.ensemble for name in ("run", "whole"))
     same(one.heads, two.heads)
     same(one.extractors, two.extractors)
@@ -58,7 +60,10 @@ def test_what_was_written_after_the_checkpoint_is_taken_back(tmp_path):
     row = run_folder.rows(tmp_path / "run", "metrics.jsonl")[-1]
     with (tmp_path / "run" / "metrics.jsonl").open("a") as file:
         file.write(json.dumps({**row, "round": 3}) + "\n" + '{"round": 4, "parti')
+    with (tmp_path / "run" / "splits.jsonl").open("a") as file:
+        file.write(json.dumps({"round": 3, "cluster": 0, "new_cluster": 1}) + "\n")
     resume(tmp_path / "run")
+    assert {"round": 3, "cluster": 0, "new_cluster": 1} not in run_folder.rows(tmp_path / "run", "splits.jsonl")
     assert [row["round"] for row in run_folder.rows(tmp_path / "run", "metrics.jsonl")] == [1, 2, 3, 4]
 
 

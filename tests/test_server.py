@@ -344,7 +344,7 @@ def test_a_round_weighs_the_shared_extractor_by_samples():
     reports = Update.join(
         [update(0, 30, [[1.0]], [1.0], extractors=[[4.0]]), update(1, 10, [[5.0]], [1.0], extractors=[[0.0]])]
     )
-    after = server.conclude(method, NETWORK, state, reports)
+    after, _ = server.conclude(method, NETWORK, state, reports)
     assert after.ensemble.extractors["e"].tolist() == [[3.0]]
     assert after.sizes.tolist() == [30.0, 10.0]
 
@@ -475,7 +475,7 @@ def test_a_cluster_without_participants_keeps_its_model_unless_the_public_error_
     method = build(name, clusters=2, zero_empty=zero)
     state = server.begin(method, ensemble([[3.0], [4.0]], [[5.0], [6.0]], "full"), clients=1, classes=2)
     only = full(0, 1, [[1.0]], [1.0, 0.0], columns=(0,), extractors=[[2.0]])
-    after = server.conclude(method, NETWORK, state, only)
+    after, _ = server.conclude(method, NETWORK, state, only)
     assert after.ensemble.heads["h"].tolist() == [[1.0], [0.0 if zero else 4.0]]
     assert after.ensemble.extractors["e"].tolist() == [[2.0], [0.0 if zero else 6.0]]
 
@@ -492,7 +492,7 @@ def test_the_common_model_is_the_mean_of_all_participants_models():
             for c, n, v in ((0, 30, 1.0), (2, 10, 5.0))
         ]
     )
-    after = server.conclude(build("stocfl"), NETWORK, state, reports)
+    after, _ = server.conclude(build("stocfl"), NETWORK, state, reports)
     assert after.common.heads["h"].tolist() == [[2.0]]
     assert after.common.extractors["e"].tolist() == [[-2.0]]
     assert after.signatures.keys() == {0, 2}
@@ -508,9 +508,9 @@ def test_signatures_are_compared_across_rounds_but_updates_are_not():
         new = full(client, 1, [[0.0]], torch.eye(3)[client].tolist(), columns=(client,))
         return replace(new, signatures={client: torch.tensor(signature)})
 
-    state = server.conclude(stocfl, NETWORK, state, report(0, [1.0, 0.0]))
+    state, _ = server.conclude(stocfl, NETWORK, state, report(0, [1.0, 0.0]))
     assert state.changes == ()
-    state = server.conclude(stocfl, NETWORK, state, report(2, [1.0, 0.1]))
+    state, _ = server.conclude(stocfl, NETWORK, state, report(2, [1.0, 0.1]))
     assert [(change.into, change.gone) for change in state.changes] == [(0, 2)], "client 0 is absent, and known"
     assert state.members.tolist() == [0, 1, 0], "client 1 never took part and stays alone"
 
@@ -569,7 +569,7 @@ def test_the_common_model_is_of_the_clusters_that_clients_have_joined_in_this_ro
             full(1, 10, [[5.0]], [0.0, 1.0], columns=(1,), extractors=[[7.0]]),
         ]
     )
-    after = server.conclude(method, NETWORK, state, reports)
+    after, _ = server.conclude(method, NETWORK, state, reports)
     assert after.common.heads["h"].tolist() == [[2.0]]
     assert after.common.extractors["e"].tolist() == [[4.0]]
 

@@ -89,6 +89,12 @@ def _parser() -> argparse.ArgumentParser:
     reproduce.add_argument("--out", metavar="FOLDER", type=Path, help="where runs go (default runs/reproduce)")
     reproduce.add_argument("--set", metavar="A.B=C", action="append", default=[], help="set a field in every run")
 
+    report = commands.add_parser("report", allow_abbrev=False, help="write runs as one HTML page, with all figures")
+    report.add_argument("runs", metavar="RUN", type=Path, nargs="+", help="run folders, over the same data")
+    report.add_argument(
+        "--out", metavar="FILE", type=Path, help="the page (default report.html, in the folder if there is one run)"
+    )
+
     _add_deploy(commands.add_parser("deploy", allow_abbrev=False, help="write what real clients on Flower need"))
     commands.add_parser("scenarios", help="list the scenarios: settings of a federation by name")
     listing = commands.add_parser("methods", allow_abbrev=False, help="list the methods and their choices")
@@ -191,6 +197,12 @@ def _demo(arguments: argparse.Namespace, console: Console) -> None:
     demo(from_flat(seed=arguments.seed, rounds=arguments.rounds), console)
 
 
+def _report(arguments: argparse.Namespace, console: Console) -> None:
+    from hcfl.report import page
+
+    console.print(f"Report: {page.write(arguments.runs, arguments.out)}", highlight=False, soft_wrap=True)
+
+
 def _data(arguments: argparse.Namespace, console: Console) -> None:
     from hcfl.data import build
     from hcfl.report import plots, tables
@@ -242,6 +254,7 @@ COMMANDS = {
     "run": _run,
     "resume": _resume,
     "reproduce": _reproduce,
+    "report": _report,
     "demo": _demo,
     "data": _data,
     "deploy": _deploy,

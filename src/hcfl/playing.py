@@ -37,6 +37,12 @@ class Run:
     metrics: Sequence[Row]
     state: RunState
 
+    def report(self, out: str | Path | None = None) -> Path:
+        """Write the run as one HTML page, into its folder unless told otherwise; return where it is."""
+        from hcfl.report import page  # it reads what runs write
+
+        return page.write([self.path], None if out is None else Path(out))
+
 
 def play_on(
     prepared: Prepared,

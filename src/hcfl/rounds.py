@@ -2,13 +2,14 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 from time import perf_counter
 from typing import Literal, Protocol
 
 from torch import Tensor
 
 from hcfl import rng, server
-from hcfl.clusters import Change
+from hcfl.clusters import Change, Split
 from hcfl.data import Federation
 from hcfl.ensemble import Ensemble
 from hcfl.errors import InputError
@@ -25,6 +26,7 @@ from hcfl.evaluation import (
 )
 from hcfl.method import Method
 from hcfl.models import Network
+from hcfl.split_distances import Distances
 from hcfl.state import Broadcast, ClientState, RunState, Update
 from hcfl.tiers.distance import without_shared_class
 from hcfl.training import LocalSGD
@@ -67,6 +69,10 @@ class Setting:
     seed: int = 0
 
 
+PHASES = ("clients", "server", "evaluation")
+"""What takes time in a round, in this order."""
+
+
 @dataclass(frozen=True)
 class Record:
     """What one round gave: the numbers of `metrics.jsonl`, and what changed."""
@@ -84,8 +90,11 @@ class Record:
     without_shared_class: float | None
     down: dict[str, int]
     up: dict[str, int]
-    seconds: float
+    seconds: dict[str, float]
+    """By phase: what clients did (and, where they are elsewhere, the waiting for them), the server, evaluation."""
     changes: tuple[Change, ...]
+    distances: Distances | None = field(default=None, compare=False)
+    """What splits were decided by, where there were some."""
 
 
 def begin(setting: Setting, ensemble: Ensemble) -> RunState:
@@ -105,7 +114,7 @@ def sample_clients(setting: Setting, round_: int) -> list[int]:
 
 def play_round(setting: Setting, state: RunState, evaluate: bool = True) -> tuple[RunState, Record]:
     """Play one round; measuring it can be left out."""
-    started = perf_counter()
+    times = [perf_counter()]
     federation, method, network = setting.federation, setting.method, setting.network
 
     # 1. Sample clients and send them the models, P_k and the clusters that were added and removed.
@@ -124,7 +133,9 @@ def play_round(setting: Setting, state: RunState, evaluate: bool = True) -> tupl
         lr = setting.sgd.lr
         also = ", or a model without batch normalisation, which a few samples can upset" if network.buffers else ""
         raise InputError(f"training.lr = {lr:g}: training diverged in round {message.round}; try a smaller one{also}")
-    after = server.conclude(method, network, state.server, update)
+    times.append(perf_counter())  # not before: looking at the update waited for a GPU
+    after, distances = server.conclude(method, network, state.server, update)
+    times.append(perf_counter())
 
     # 4. Evaluate and record.
     newcomers = catch_up_newcomers(state.newcomers, state.server, after)
@@ -133,6 +144,7 @@ def play_round(setting: Setting, state: RunState, evaluate: bool = True) -> tupl
         own = update.held_out
         val = val_accuracy(federation, network, method, after, clients) if own is None else _share(own)
         test = test_accuracy(federation, network, method, after, newcomers, setting.newcomers)
+    changes = after.changes[len(state.server.changes) :]
     record = Record(
         round=after.round,
         participants=len(participants),
@@ -146,10 +158,16 @@ def play_round(setting: Setting, state: RunState, evaluate: bool = True) -> tupl
         without_shared_class=_without_shared_class(method, update),
         down=bytes_down(message, method, {client: state.clients.get(client) for client in participants}),
         up=bytes_up(method, update),
-        seconds=perf_counter() - started,
-        changes=after.changes[len(state.server.changes) :],
+        seconds=_by_phase(*times, perf_counter()),
+        changes=changes,
+        distances=distances if any(isinstance(change, Split) for change in changes) else None,
     )
     return RunState(after, clients, test.weights), record
+
+
+def _by_phase(*times: float) -> dict[str, float]:
+    """Return the seconds of each phase from the times between which they lie."""
+    return {phase: end - begin for phase, (begin, end) in zip(PHASES, pairwise(times), strict=True)}
 
 
 def _share(held_out: Tensor) -> float | None:

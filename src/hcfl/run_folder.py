@@ -7,28 +7,34 @@ from pathlib import Path
 from typing import Any
 
 from hcfl import checkpoint
-from hcfl.clusters import Change, Merge, Move, Removal
+from hcfl.client_tables import class_rows, client_rows
+from hcfl.clusters import Change, Merge, Move, Removal, Split
 from hcfl.config import Config
 from hcfl.data import Federation
 from hcfl.errors import InputError
 from hcfl.evaluation import Quality
 from hcfl.rounds import Record
+from hcfl.split_distances import split_row
 from hcfl.state import RunState
 
 Row = dict[str, Any]
 
-CONFIG, METRICS, EVENTS = "config.yaml", "metrics.jsonl", "events.jsonl"
-CLIENTS, SUMMARY, CHECKPOINT, PICTURE = "clients.csv", "summary.json", "checkpoint", "run.png"
+CONFIG, METRICS, EVENTS, SPLITS = "config.yaml", "metrics.jsonl", "events.jsonl", "splits.jsonl"
+CLIENTS, CLASSES, SUMMARY = "clients.csv", "classes.csv", "summary.json"
+CHECKPOINT, PICTURE, REPORT = "checkpoint", "run.png", "report.html"
+
+LOGS = (METRICS, EVENTS, SPLITS)
+"""What grows round by round."""
 
 
 def create(path: Path, config: Config) -> Path:
     """Make a new run folder; one that already holds a run is never touched."""
     try:
-        if any((path / name).exists() for name in (CONFIG, METRICS, EVENTS, CLIENTS, SUMMARY, CHECKPOINT)):
+        if any((path / name).exists() for name in (CONFIG, *LOGS, CLIENTS, CLASSES, SUMMARY, CHECKPOINT)):
             raise InputError(f"out = {str(path)!r}: already holds a run; choose another folder or remove it")
         path.mkdir(parents=True, exist_ok=True)
         (path / CONFIG).write_text(config.to_yaml(), encoding="utf-8")
-        for name in (METRICS, EVENTS):
+        for name in LOGS:
             (path / name).write_text("", encoding="utf-8")
     except OSError as error:
         raise InputError(f"out = {str(path)!r}: cannot be written ({error.strerror})") from None
@@ -40,7 +46,7 @@ def reopen(path: Path) -> tuple[Config, list[Row], RunState]:
     config = Config.load(path / CONFIG)
     state, _ = checkpoint.load(path / CHECKPOINT)
     kept: dict[str, list[Row]] = {}
-    for name in (METRICS, EVENTS):
+    for name in LOGS:
         try:
             kept[name] = [row for row in rows(path, name) if row["round"] <= state.server.round]
         except (OSError, ValueError, KeyError) as error:
@@ -65,7 +71,7 @@ def free_path(parent: Path, name: str) -> Path:
 
 def discard(path: Path) -> None:
     """Take back a folder in which no round was completed."""
-    for name in (CONFIG, METRICS, EVENTS):
+    for name in (CONFIG, *LOGS):
         (path / name).unlink(missing_ok=True)
     if not any(path.iterdir()):
         path.rmdir()
@@ -93,7 +99,8 @@ def metrics_row(record: Record) -> Row:
         "bytes_down": sum(record.down.values()),
         "bytes_up_by_part": record.up,
         "bytes_down_by_part": record.down,
-        "seconds": record.seconds,
+        "seconds": sum(record.seconds.values()),
+        "seconds_by_phase": record.seconds,
     }
 
 
@@ -125,7 +132,7 @@ def record_of(path: Path, row: Row, changed: bool) -> Record:
         without_shared_class=row["pairs_without_shared_class"],
         down=row["bytes_down_by_part"],
         up=row["bytes_up_by_part"],
-        seconds=row["seconds"],
+        seconds=row["seconds_by_phase"],
         changes=changes,
     )
 
@@ -170,11 +177,18 @@ def append(path: Path, record: Record, client_names: Sequence[Any]) -> Row:
         file.write(json.dumps(row, allow_nan=False) + "\n")
     with (path / EVENTS).open("a", encoding="utf-8") as file:
         file.writelines(json.dumps(event_row(change, client_names)) + "\n" for change in record.changes)
+    if record.distances is not None:
+        splits = [change for change in record.changes if isinstance(change, Split)]
+        with (path / SPLITS).open("a", encoding="utf-8") as file:
+            file.writelines(json.dumps(split_row(split, record.distances, client_names)) + "\n" for split in splits)
     return row
 
 
-def summarise(method: str, config: Config, federation: Federation, metrics: Sequence[Row]) -> Row:
-    """Return `summary.json`: best round, last round, and Test at the best-Val round, so that nobody is misled."""
+def summarise(method: str, config: Config, concepts: int | None, metrics: Sequence[Row]) -> Row:
+    """Return `summary.json`: best round, last round, and Test at the best-Val round, so that nobody is misled.
+
+    `concepts` is how many there truly are, where somebody knows.
+    """
     last = metrics[-1]
     val_best = _best(metrics, "val")
     test_best = _best(metrics, "test")
@@ -193,7 +207,7 @@ def summarise(method: str, config: Config, federation: Federation, metrics: Sequ
         "test_at_best_val": val_best and val_best["test"],
         "clusters_last": last["clusters"],
         "clusters_max": max(row["clusters"] for row in metrics),
-        "clusters_true": federation.truth and federation.truth.concepts,
+        "clusters_true": concepts,
         "ari_last": last["ari"],
         "ari_affected_last": last["ari_affected"],
         "seconds_per_round": sum(row["seconds"] for row in metrics) / len(metrics),
@@ -233,41 +247,12 @@ def _best(metrics: Sequence[Row], key: str) -> Row | None:
 def finish(
     path: Path, method: str, config: Config, federation: Federation, state: RunState, metrics: Sequence[Row]
 ) -> Row:
-    """Write `clients.csv`, `summary.json` and the checkpoint; return the summary."""
-    with (path / CLIENTS).open("w", newline="", encoding="utf-8") as file:
-        csv.writer(file).writerows(client_rows(federation, state))
+    """Write `clients.csv`, `classes.csv`, `summary.json` and the checkpoint; return the summary."""
+    tables = {CLIENTS: client_rows(federation, state), CLASSES: class_rows(federation)}
+    for name, table in tables.items():
+        with (path / name).open("w", newline="", encoding="utf-8") as file:
+            csv.writer(file).writerows(table)
     checkpoint.save(path / CHECKPOINT, state, federation.scaling)
-    summary = summarise(method, config, federation, metrics)
+    summary = summarise(method, config, None if federation.truth is None else federation.truth.concepts, metrics)
     (path / SUMMARY).write_text(json.dumps(summary, indent=2) + "\n", encoding="utf-8")
     return summary
-
-
-def client_rows(federation: Federation, state: RunState) -> list[list[Any]]:
-    """Return `clients.csv`: who belongs where, beside the truth where it is known."""
-    server, truth = state.server, federation.truth
-    table: list[list[Any]] = [
-        [
-            "client",
-            "samples",
-            "true_concept",
-            "cluster",
-            "corruption",
-            "severity",
-            *(f"weight_{cluster}" for cluster in server.clusters),
-        ]
-    ]
-    for client, name in enumerate(federation.client_names):
-        column = int(server.members[client])
-        corruption = None if federation.corruptions is None else federation.corruptions[client]
-        table.append(
-            [
-                name,
-                int(server.sizes[client]) or len(federation.train[client]),
-                "" if truth is None else truth.names[truth.concept[client]],
-                "" if column < 0 else server.clusters[column],
-                "" if corruption is None else corruption.name,
-                "" if corruption is None else corruption.severity,
-                *(f"{weight:.6g}" for weight in server.weights[client].tolist()),
-            ]
-        )
-    return table

@@ -20,6 +20,7 @@ from hcfl.errors import InputError
 from hcfl.method import KEPT_EVIDENCE, Method
 from hcfl.models import Network
 from hcfl.precision import matrix_products
+from hcfl.split_distances import Distances
 from hcfl.state import Broadcast, ServerState, Update
 from hcfl.tiers import Correlation, HardByLoss, HardByParameters, Joint, Participants
 from hcfl.tiers import gaussians as densities
@@ -94,8 +95,13 @@ def shares(method: Method, state: ServerState, classes: int) -> Tensor:
 
 
 @matrix_products(rounded=False)
-def conclude(method: Method, network: Network, state: ServerState, update: Update) -> ServerState:
-    """Turn a round's updates into the next state: aggregate, record the reports, let tiers 4 and 3 decide, apply."""
+def conclude(
+    method: Method, network: Network, state: ServerState, update: Update
+) -> tuple[ServerState, Distances | None]:
+    """Turn a round's updates into the next state: aggregate, record the reports, let tiers 4 and 3 decide, apply.
+
+    Also return the distances that tier 3 decided by, where it does.
+    """
     after = record(state, update)
     ensemble = aggregate(state.ensemble, update)
     if isinstance(method.weighting, HardByLoss | HardByParameters) and method.weighting.zero_empty:
@@ -111,7 +117,8 @@ def conclude(method: Method, network: Network, state: ServerState, update: Updat
     seen = _participants(method, network, state, after, update)
     distance = None if method.distance is None else method.distance.between(seen).cpu()
     decision = method.adaptation.decide(seen, distance, _occupied(method, after))
-    return apply(state.ensemble, after, decision, method.weighting.hard, update)
+    decided_by = None if distance is None else Distances(seen.clients, distance)
+    return apply(state.ensemble, after, decision, method.weighting.hard, update), decided_by
 
 
 def _estimate(method: Method, state: ServerState, update: Update) -> densities.Gaussians | None:

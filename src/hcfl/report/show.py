@@ -8,7 +8,7 @@ from hcfl import run_folder
 from hcfl.config import Config
 from hcfl.experiment import execute, prepare, resume
 from hcfl.playing import Run
-from hcfl.report import plots, progress, tables
+from hcfl.report import page, plots, progress, tables
 
 
 def run_and_show(config: Config, out: Path | None, console: Console) -> Run:
@@ -44,6 +44,8 @@ def demo(config: Config, console: Console) -> tuple[Run, Run]:
     picture = plots.save(plots.plot_runs([found, single], titles), found.path / run_folder.PICTURE)
     console.print(f"Run folders: {found.path}, {single.path}", highlight=False, soft_wrap=True)
     console.print(f"Picture: {picture}", highlight=False, soft_wrap=True)
+    report = page.write([found.path, single.path], found.path / run_folder.REPORT)
+    console.print(f"Report, for a browser: {report}", highlight=False, soft_wrap=True)
     return found, single
 
 

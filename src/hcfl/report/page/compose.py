@@ -1,0 +1,110 @@
+"""Run folders → one HTML file: the template, its style, its scripts and the data, all in it."""
+
+import json
+from collections import Counter
+from collections.abc import Sequence
+from html import escape
+from importlib.resources import files
+from pathlib import Path
+from string import Template
+from typing import Any
+
+from hcfl import __version__, run_folder
+from hcfl.errors import InputError
+from hcfl.report.page.reading import Folder, as_data, read
+
+SCRIPTS = ("basics", "plot", "curves", "frontier", "lineage", "heat", "maps", "cost", "tables", "detail", "main")
+"""In the order in which they need each other."""
+
+ROOM = 240_000
+"""Distances that a page brings in all: about a megabyte."""
+
+
+def write(runs: Sequence[Path], out: Path | None = None) -> Path:
+    """Write the report of one run, or of several over the same data; return where it is.
+
+    Without `out`, the report of one run lies in its folder, that of several where we are.
+    """
+    folders = [read(path) for path in runs]
+    if not folders:
+        raise InputError("runs = []: there must be at least one")
+    check_same_data(folders)
+    if out is None:
+        out = folders[0].path / run_folder.REPORT if len(folders) == 1 else Path(run_folder.REPORT)
+    if out.suffix.lower() not in (".html", ".htm"):
+        raise InputError(f"out = {str(out)!r}: must end in .html")
+    try:
+        out.parent.mkdir(parents=True, exist_ok=True)
+        out.write_text(page(folders), encoding="utf-8")
+    except OSError as error:
+        raise InputError(f"out = {str(out)!r}: cannot be written ({error.strerror})") from None
+    return out
+
+
+def page(folders: Sequence[Folder]) -> str:
+    """Return the whole page."""
+    here = files(__package__)
+    labels = _labels(folders)
+    room = ROOM // len(folders)
+    runs = [as_data(folder, label, room) for folder, label in zip(folders, labels, strict=True)]
+    return Template((here / "page.html").read_text(encoding="utf-8")).substitute(
+        title=escape(f"hcfl: {', '.join(labels)}"),
+        style=(here / "page.css").read_text(encoding="utf-8"),
+        script="".join((here / "js" / f"{name}.js").read_text(encoding="utf-8") for name in SCRIPTS),
+        data=embedded({"version": __version__, "runs": runs}),
+    )
+
+
+def embedded(data: Any) -> str:
+    """Return JSON that cannot end the element it is in, whatever names it holds."""
+    text = json.dumps(_finite(data), ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+    for character in "<>&\u2028\u2029":
+        text = text.replace(character, f"\\u{ord(character):04x}")
+    return text
+
+
+def _finite(data: Any) -> Any:
+    """Put null where a number is none: browsers refuse NaN and Infinity."""
+    if isinstance(data, float):
+        return data if data - data == 0 else None
+    if isinstance(data, dict):
+        return {key: _finite(value) for key, value in data.items()}
+    return [_finite(value) for value in data] if isinstance(data, list) else data
+
+
+def _labels(folders: Sequence[Folder]) -> list[str]:
+    """Name runs by their methods, and where these are the same, by their folders too."""
+    methods = [str(folder.summary["method"]) for folder in folders]
+    often = Counter(methods)
+    return [
+        method if often[method] == 1 else f"{method}, {folder.path.resolve().name}"
+        for method, folder in zip(methods, folders, strict=True)
+    ]
+
+
+NOT_THE_DATA = {"data_dir", "cache_dir", "scenario"}
+"""Settings of `data` that say where something lies, or where the others come from."""
+
+
+def check_same_data(folders: Sequence[Folder]) -> None:
+    """Refuse runs whose numbers cannot be compared; other seeds are other draws of the same federation."""
+    first = folders[0]
+    for other in folders[1:]:
+        one, two = (folder.config.data.model_dump(exclude=NOT_THE_DATA) for folder in (first, other))
+        differing = [key for key in one if one[key] != two[key]]
+        if differing:
+            key = differing[0]
+            raise InputError(
+                f"run = {str(other.path)!r}: has data.{key} = {two[key]!r}, but {str(first.path)!r} has {one[key]!r}; "
+                "only runs over the same data can be compared"
+            )
+        same_draw = first.config.seed == other.config.seed and first.clients and other.clients
+        if same_draw and _who(first) != _who(other):
+            raise InputError(
+                f"run = {str(other.path)!r}: has other clients than {str(first.path)!r}; "
+                "only runs over the same data can be compared"
+            )
+
+
+def _who(folder: Folder) -> list[tuple[str, str]]:
+    return [(row["client"], row["true_concept"]) for row in folder.clients]

@@ -1,0 +1,86 @@
+// Val against Test, a circle for each run, its area the number of clusters.
+function frontierChart(runs, when) {
+  const place = (run) => [run.summary[`val_${when}`], run.summary[`test_${when}`]];
+  const shown = runs
+    .map((run, number) => ({ run, number, at: place(run) }))
+    .filter(({ at }) => at.every((value) => value !== null));
+  if (!shown.length) return missing("frontier", "None of these runs has both Val and Test.");
+  const host = figure("frontier");
+  const most = Math.max(...shown.map(({ run }) => run.summary.clusters_last));
+  const radius = (run) => 5 + 13 * Math.sqrt(run.summary.clusters_last / most);
+  const domain = (axis) => {
+    const values = shown.map(({ at }) => at[axis]);
+    const pad = Math.max(0.02, 0.16 * (Math.max(...values) - Math.min(...values)));
+    return [Math.min(...values) - pad, Math.max(...values) + pad];
+  };
+  plot(host, {
+    label: "Val against Test of every run; larger circles have more clusters",
+    zoom: "xy",
+    height: 330,
+    x: domain(0),
+    y: domain(1),
+    margin: { top: 18, bottom: 34 },
+    draw(scene) {
+      axes(scene, { xLabel: "Val", yLabel: "Test", yFormat: percentTick, xFormat: percentTick, wholeX: false });
+      const taken = shown.map(({ run, at }) => ({
+        x: scene.x(at[0]) - radius(run),
+        y: scene.y(at[1]) - radius(run),
+        w: 2 * radius(run),
+        h: 2 * radius(run),
+        run,
+      }));
+      for (const { run, number, at } of shown) {
+        const [x, y] = [scene.x(at[0]), scene.y(at[1])];
+        scene.inside.append(
+          shape("circle", {
+            cx: x,
+            cy: y,
+            r: radius(run),
+            style: `fill:${colour(number)};fill-opacity:.35;stroke:${colour(number)};stroke-width:2`,
+          }),
+        );
+        const text = short(run.label, 30);
+        const [w, h, r] = [text.length * 7, 13, radius(run) + 4];
+        const box = [
+          [x + r, y - 7],
+          [x - r - w, y - 7],
+          [x - w / 2, y - r - h],
+          [x - w / 2, y + r],
+          [x - w / 2, y - r - 2 * h],
+          [x - w / 2, y + r + h],
+        ]
+          .map(([left, top]) => ({ x: left, y: top, w, h, run }))
+          .find(
+            (one) =>
+              one.x >= 0 &&
+              one.x + w <= scene.width &&
+              one.y >= 0 &&
+              !taken.some(
+                (other) =>
+                  other.run !== run &&
+                  one.x < other.x + other.w &&
+                  other.x < one.x + w &&
+                  one.y < other.y + other.h &&
+                  other.y < one.y + h,
+              ),
+          );
+        if (!box) continue;
+        taken.push(box);
+        scene.inside.append(
+          shape("text", { x: box.x + w / 2, y: box.y + 11, "text-anchor": "middle", class: "strong" }, text),
+        );
+      }
+    },
+    hover(x, y, scene, now) {
+      const apart = ({ at }) => Math.hypot(scene.x(at[0]) - now.px, scene.y(at[1]) - now.py);
+      const near = shown.reduce((best, one) => (apart(one) < apart(best) ? one : best));
+      if (apart(near) > 40) return null;
+      return tipContent(near.run.label, [
+        [null, "Val", percent(near.at[0])],
+        [null, "Test", percent(near.at[1])],
+        [null, "clusters", plain(near.run.summary.clusters_last)],
+      ]);
+    },
+  });
+  return host;
+}
