@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 from hcfl import compose, flower, methods, plugins, rng, rounds, run_folder
-from hcfl.config import Config, ModelConfig, flat_fields, from_flat
+from hcfl.config import Config, MethodConfig, ModelConfig, flat_fields, from_flat
 from hcfl.data import Federation, build
 from hcfl.engines import Batched, Sequential
 from hcfl.ensemble import initialise
@@ -42,10 +42,8 @@ def prepare(
     """Build and check every part; what is passed from Python takes the place of what is configured."""
     device = _device(config.device)
     if method is None:
-        given = config.method.model_dump(exclude={"name", *TIERS})
-        method = methods.build(config.method.name, **given)
-        method = compose.override(method, **config.method.model_dump(include=set(TIERS)))
-        defaults = methods.settings_of(config.method.name)
+        method = method_of(config.method)
+        defaults, given = methods.settings_of(config.method.name), config.method.model_dump()
         used = {name: default if given[name] is None else given[name] for name, default in defaults.items()}
         config = config.updated("method", **used)
     else:
@@ -89,6 +87,12 @@ def prepare(
         seed=config.seed,
     )
     return Prepared(config, setting, rounds.begin(setting, ensemble.to(device)))
+
+
+def method_of(config: MethodConfig) -> Method:
+    """Return a named method with its settings, and the tiers that take the place of its own."""
+    method = methods.build(config.name, **config.model_dump(exclude={"name", *TIERS}))
+    return compose.override(method, **config.model_dump(include=set(TIERS)))
 
 
 BATCHED_PARAMETERS = 150_000

@@ -102,7 +102,7 @@ def _run(task: Task, threads: int | None) -> None:
     prepared = prepare(task.config.model_copy(update={"threads": task.config.threads or threads}))
     finished = execute(prepared, task.folder)
     result = {
-        **{name: [entry[name] for entry in finished.metrics] for name in ("val", "test", "clusters")},
+        **{name: [entry[name] for entry in finished.rows] for name in ("val", "test", "clusters")},
         "seconds_per_round": finished.summary["seconds_per_round"],
         "memory_mb": _peak_memory(task.config.device),
         "class_table": _class_table(finished),

@@ -73,7 +73,7 @@ def plot_runs(runs: Sequence[Run], titles: tuple[str, str] = ("accuracy", "clust
 
 
 def _curve(axes: Axes, run: Run, key: str, label: str, **style: Any) -> None:
-    points = [(row["round"], row[key]) for row in run.metrics if row[key] is not None]
+    points = [(row["round"], row[key]) for row in run.rows if row[key] is not None]
     if points:
         axes.plot(*zip(*points, strict=True), label=label, **style)
 
