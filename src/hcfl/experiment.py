@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from hcfl import compose, flower, methods, plugins, rng, rounds, run_folder
+from hcfl import compose, flower, methods, plugins, rng, rounds, run_folder, trackers
 from hcfl.config import Config, MethodConfig, ModelConfig, flat_fields, from_flat
 from hcfl.data import Federation, build
 from hcfl.engines import Batched, Sequential
@@ -22,7 +22,8 @@ from hcfl.method import Method
 from hcfl.models import IMAGE_NETWORK_OPTIONS, IMAGE_NETWORKS, MODELS, Builder, Network, Pair, check_pair, default_model
 from hcfl.playing import OnRound, Prepared, Run, play_on
 from hcfl.precision import check_precision
-from hcfl.rounds import Engine, Setting
+from hcfl.report import notebook
+from hcfl.rounds import Engine, Record, Setting
 from hcfl.tiers import Assigned
 from hcfl.training import LocalSGD
 
@@ -204,23 +205,27 @@ def model_builder(config: ModelConfig) -> Builder:
     return builder
 
 
-def execute(prepared: Prepared, out: Path | None = None, on_round: OnRound | None = None) -> Run:
+def execute(
+    prepared: Prepared, out: Path | None = None, on_round: OnRound | None = None, track: trackers.Wanted = ()
+) -> Run:
     """Play all rounds, writing each as it ends; what an interruption leaves is complete up to its last round."""
     config = prepared.config
     name = f"{Path(config.data.source).stem}-{config.method.name}-seed{config.seed}".replace("/", "-")
     path = out or run_folder.free_path(RUNS, name)
-    if config.engine == "flower":
-        return _simulate(prepared, path, on_round)
-    return play_on(prepared, run_folder.create(path, config), [], on_round)
+    with trackers.followed(track, path, config, on_round) as tell:
+        if config.engine == "flower":
+            return _simulate(prepared, path, tell)
+        return play_on(prepared, run_folder.create(path, config), [], tell)
 
 
-def resume(path: Path, on_round: OnRound | None = None) -> Run:
+def resume(path: Path, on_round: OnRound | None = None, track: trackers.Wanted = ()) -> Run:
     """Play the rounds that an interrupted run has left, from its checkpoint."""
     config, metrics, state = run_folder.reopen(path)
     prepared = replace(prepare(config), state=state)
-    if config.engine == "flower":
-        return _simulate(prepared, path, on_round)
-    return play_on(prepared, path, metrics, on_round)
+    with trackers.followed(track, path, config, on_round) as tell:
+        if config.engine == "flower":
+            return _simulate(prepared, path, tell)
+        return play_on(prepared, path, metrics, tell)
 
 
 def _simulate(prepared: Prepared, path: Path, on_round: OnRound | None) -> Run:
@@ -236,14 +241,17 @@ def run(
     model: str | Pair | Builder = "auto",
     out: str | Path | None = None,
     on_round: OnRound | None = None,
+    track: trackers.Wanted = (),
     **settings: Any,
 ) -> Run:
-    """Run a method and return what it found.
+    """Run a method and return what it found; a notebook shows how far it is.
 
     `method` is a name or a `Method` of your own; `data` a source's name, a file, or a `Federation`; `model` a name, an
-    (extractor, head) pair of modules, or a function that builds one. `settings` are those of the command line: rounds,
-    clients, alpha, beta, rho, lr, seed, …
+    (extractor, head) pair of modules, or a function that builds one. `track` names trackers that follow the run
+    (tensorboard, mlflow, wandb), or is one of your own. `settings` are those of the command line: rounds, clients,
+    alpha, beta, rho, lr, seed, …
     """
+    trackers.openers(track)  # before anything is built
     data = str(data) if isinstance(data, Path) else data
     parts = {"method": method, "data": data, "model": model}
     wanted = {"method": (str, Method), "data": (str, Federation)}
@@ -261,4 +269,10 @@ def run(
         None if isinstance(model, str) else model,
         None if isinstance(method, str) else method,
     )
-    return execute(prepared, None if out is None else Path(out), on_round)
+    listeners = [listen for listen in (on_round, notebook.progress(prepared.config)) if listen is not None]
+
+    def tell(record: Record) -> None:
+        for listen in listeners:
+            listen(record)
+
+    return execute(prepared, None if out is None else Path(out), tell, track)

@@ -13,8 +13,8 @@ from hcfl.evaluation import FRESH_STEPS, log_densities, mixture, newcomer_step
 from hcfl.inputs import Scaled
 from hcfl.method import Method
 from hcfl.owners import Owners
-from hcfl.result import Run
 from hcfl.profiles import expected_log_likelihood, weights_without_labels
+from hcfl.result import Run
 from hcfl.server import shares
 from hcfl.tiers import Weights
 from hcfl.tiers.distance import prototypes
@@ -178,7 +178,7 @@ class _Samples:
         if len(self.rows) < 2:
             return None
         fold, right = torch.arange(len(labels)) % FOLDS, torch.zeros(len(labels), dtype=torch.bool)
-        for number in fold.unique().tolist():
+        for number in range(min(FOLDS, len(labels))):
             others, held_out = fold != number, fold == number
             weights = replace(self, rows=self.rows[others]).find(method, labels[others])
             right[held_out] = replace(self, rows=self.rows[held_out]).predict(weights) == labels[held_out]

@@ -39,7 +39,7 @@ class Profiles:
     do not count in the prototypes that it is compared with; clients alone in their cluster are left out."""
 
     def log_density(self, features: Tensor) -> Tensor | None:
-        """log p_k(z), (samples, clusters), where all clusters share the feature space."""
+        """Log p_k(z), (samples, clusters), where all clusters share the feature space."""
         return None if self.variance is None else log_density(self.prototypes, self.variance, features)
 
 

@@ -1,10 +1,9 @@
 """A run that ended: what it found, and what one can do with it."""
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Union
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -14,7 +13,6 @@ from torch import Tensor
 from hcfl.config import Config
 from hcfl.data import Federation
 from hcfl.data.sources import check_more
-from hcfl.errors import InputError
 from hcfl.method import Method
 from hcfl.models import Network
 from hcfl.profiles import Profiles
@@ -27,9 +25,7 @@ if TYPE_CHECKING:
     from hcfl.export import Format
     from hcfl.newcomers import Assignment
     from hcfl.report.plots import Picture
-    from hcfl.serving import Blend
-
-    WeightsLike = Union[Assignment, Mapping[Any, float], ArrayLike]
+    from hcfl.serving import Blend, WeightsLike
 
 
 @dataclass(frozen=True)
@@ -78,7 +74,8 @@ class Run:
         best = self.predict_proba(x, client=client, cluster=cluster, weights=weights).argmax(axis=1)
         names = self.federation.class_names
         numbered = names == tuple(str(number) for number in range(len(names)))
-        return best if numbered else np.array(names)[best]
+        labels: NDArray[Any] = best if numbered else np.array(names)[best]
+        return labels
 
     def predict_proba(
         self, x: ArrayLike, *, client: Any = None, cluster: Any = None, weights: "WeightsLike | None" = None
@@ -90,29 +87,11 @@ class Run:
         blend = self.blend(client=client, cluster=cluster, weights=weights)
         return serving.probabilities(self.network, blend, inputs).numpy()
 
-    def blend(
-        self, *, client: Any = None, cluster: Any = None, weights: "WeightsLike | None" = None
-    ) -> "Blend":
+    def blend(self, *, client: Any = None, cluster: Any = None, weights: "WeightsLike | None" = None) -> "Blend":
         """Return the models, and how much each counts, of one client, one cluster, or of some weights."""
         from hcfl import serving
-        from hcfl.newcomers import Assignment
 
-        given = [name for name, value in locals().items() if name in ("client", "cluster", "weights") and value is not None]
-        if len(given) > 1:
-            raise InputError(f"{given[0]} and {given[1]}: only one of them can say who predicts")
-        if client is not None:
-            return serving.of_client(self, client)
-        if isinstance(weights, Assignment):
-            return serving.of_weights(self, serving.by_id(self.clusters, weights.weights), weights.components)
-        if isinstance(weights, Mapping):
-            return serving.of_weights(self, serving.by_id(self.clusters, weights))
-        if weights is not None:
-            return serving.of_weights(self, torch.as_tensor(np.asarray(weights, dtype=np.float32)))
-        if cluster is None and len(self.clusters) > 1:
-            raise InputError(
-                f"client = None: there are {len(self.clusters)} clusters, so say who predicts: client, cluster or weights"
-            )
-        return serving.of_cluster(self, self.clusters[0] if cluster is None else cluster)
+        return serving.chosen(self, client, cluster, weights)
 
     def export(
         self,

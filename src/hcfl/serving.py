@@ -4,7 +4,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import torch
+from numpy.typing import ArrayLike
 from torch import Tensor
 
 from hcfl.clusters import follow
@@ -13,6 +15,7 @@ from hcfl.errors import InputError
 from hcfl.evaluation import mixture
 from hcfl.inputs import Scaled, Scaling
 from hcfl.models import Network
+from hcfl.newcomers import Assignment
 from hcfl.owners import Owners
 from hcfl.result import Run
 from hcfl.tiers.gaussians import Gaussians, mixture_log_density
@@ -51,13 +54,36 @@ class Blend:
         return Blend(self.models.to(device), self.weights, scaling, density)
 
 
+WeightsLike = Assignment | Mapping[Any, float] | ArrayLike
+"""Weights as people give them: a newcomer's, by cluster id, or one for each cluster."""
+
+
+def chosen(run: Run, client: Any = None, cluster: Any = None, weights: WeightsLike | None = None) -> Blend:
+    """Return what a client, a cluster, or some weights predict with; a run's only cluster needs no name."""
+    clusters = run.state.server.clusters
+    given = [
+        name for name, value in (("client", client), ("cluster", cluster), ("weights", weights)) if value is not None
+    ]
+    if len(given) > 1 or (not given and len(clusters) > 1):
+        said = " and ".join(given) or "client = None"
+        raise InputError(f"{said}: one of client, cluster ({_listed(clusters)}) and weights says who predicts")
+    if client is not None:
+        return of_client(run, client)
+    if isinstance(weights, Assignment):
+        return of_weights(run, by_id(clusters, weights.weights), weights.components)
+    if isinstance(weights, Mapping):
+        return of_weights(run, by_id(clusters, weights))
+    if weights is not None:
+        return of_weights(run, torch.from_numpy(np.asarray(weights, dtype=np.float32)))
+    return of_cluster(run, clusters[0] if cluster is None else cluster)
+
+
 def of_weights(run: Run, weights: Tensor, components: Tensor | None = None) -> Blend:
     """Blend the clusters' models by weights (clusters,); those without weight are left out."""
     server = run.state.server
     if weights.shape != (len(server.clusters),) or not bool((weights >= 0).all()) or not float(weights.sum()) > 0:
-        raise InputError(
-            f"weights = {weights.tolist()}: must be a number from 0 on for each of the clusters {_listed(server.clusters)}"
-        )
+        known = _listed(server.clusters)
+        raise InputError(f"weights = {weights.tolist()}: must be a number from 0 on for each of the clusters {known}")
     columns = torch.nonzero(weights).flatten().tolist()
     density = None
     if server.gaussians is not None and server.anchor is not None and components is not None:

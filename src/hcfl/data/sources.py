@@ -145,7 +145,12 @@ def check_arrays(
 
 
 def check_more(
-    name: str, x: NDArray[Any], y: NDArray[Any] | None, shape: tuple[int, ...], stored: str, class_names: tuple[str, ...]
+    name: str,
+    x: NDArray[Any],
+    y: NDArray[Any] | None,
+    shape: tuple[int, ...],
+    stored: str,
+    class_names: tuple[str, ...],
 ) -> tuple[NDArray[Any], NDArray[np.int64] | None]:
     """Refuse samples that are not like those of a federation that is known; return the others ready to use."""
     kinds: dict[int, Kind] = {1: "vector", 2: "series", 3: "image"}
