@@ -57,7 +57,7 @@ def test_a_model_from_python_has_to_be_passed_again(planted, tmp_path):
         hcfl.load(tmp_path / "run")
     x = planted.x[:9].numpy()
     assert np.array_equal(hcfl.load(tmp_path / "run", model=pair).predict(x), run.predict(x))
-    with pytest.raises(InputError, match="its weights do not fit the model, first at 0.bias"):
+    with pytest.raises(InputError, match=r"its weights do not fit the model, first at 0\.bias"):
         hcfl.load(tmp_path / "run", model=(nn.Sequential(nn.Linear(8, 7), nn.BatchNorm1d(7)), nn.Linear(7, 4)))
 
 

@@ -6,23 +6,9 @@ import torch
 
 import hcfl
 from hcfl import Federation, InputError
-from hcfl.data import build
 from hcfl.profiles import expected_log_likelihood, log_density
 from hcfl.tiers import Prototypes
 from helpers import blobs
-
-
-@pytest.fixture(scope="module")
-def digits(tmp_path_factory):
-    """The default federation: three concepts of the same images."""
-    return hcfl.run("hcfl+(fedrc)", rounds=20, out=tmp_path_factory.mktemp("digits") / "run")
-
-
-@pytest.fixture(scope="module")
-def concepts(digits):
-    """A newcomer of each concept: images that nobody trained on, and labels in its way."""
-    federation = build(digits.config.data, digits.config.seed)
-    return [(federation.test_x[each.fit_rows].numpy(), each.fit_labels.numpy()) for each in federation.newcomers]
 
 
 def cameras(samples=1200, group=None):
@@ -48,32 +34,33 @@ def cluster_of(run, concept):
     return run.clusters[np.bincount(of_concept).argmax()]
 
 
-def test_a_newcomer_of_each_concept_finds_its_cluster_by_labels(digits, concepts):
-    assert digits.summary["ari_last"] == 1
-    for concept, (x, y) in enumerate(concepts):
-        found = digits.assign(x, y)
-        assert found.evidence == "labels"
-        assert found.cluster == cluster_of(digits, concept)
+def test_a_newcomer_of_each_concept_of_the_default_federation(tmp_path):
+    run = hcfl.run("hcfl+(fedrc)", rounds=10, evaluate_every=10, out=tmp_path / "run")
+    federation = run.federation
+    assert run.summary["ari_last"] == 1
+    without = []
+    for concept, newcomer in enumerate(federation.newcomers):
+        x, y = federation.test_x[newcomer.fit_rows].numpy(), newcomer.fit_labels.numpy()
+        found = run.assign(x, y)
+        assert (found.evidence, found.note) == ("labels", "")
+        assert found.cluster == cluster_of(run, concept)
         assert found.weights[found.cluster] > 0.95
         assert found.accuracy > 0.85
         best = max(found.clusters, key=lambda each: each.evidence)
         nearest = min(found.clusters, key=lambda each: each.prototype_distance)
         assert best.cluster == nearest.cluster == found.cluster
         assert all(each.accuracy < 0.3 for each in found.clusters if each.cluster != found.cluster)
-        assert not found.note
-
-
-def test_concepts_of_the_same_images_cannot_be_told_apart_without_labels_and_the_result_says_so(digits, concepts):
-    found = [digits.assign(x, y, unlabelled=True) for x, y in concepts]
-    assert len({each.cluster for each in found}) == 1, "the images are the same, so all of them are put in one place"
-    for each in found:
+        without.append(run.assign(x, y, unlabelled=True))
+    # Without labels the three newcomers are the same images: nobody can tell them apart, and the result says so.
+    assert len({each.cluster for each in without}) == 1
+    assert sum(each.accuracy > 0.5 for each in without) <= 1, "right for one concept at most, by chance"
+    for each in without:
         assert each.evidence == "prototypes"
         assert max(each.weights.values()) < 0.5
         assert each.doubtful
         assert "cannot be told apart without labels" in each.note
-    assert sum(each.accuracy > 0.5 for each in found) == 1, "right for one concept, by chance"
-    confusion = digits.profiles.confusion
-    assert confusion.diagonal().sum() < 0.6 * confusion.sum(), "nor are the federation's own clients"
+    confusion = run.profiles.confusion
+    assert confusion.diagonal().sum() < 0.6 * confusion.sum(), "nor can the federation's own clients"
 
 
 def test_clusters_whose_inputs_differ_are_told_apart_without_labels(by_camera):
@@ -89,13 +76,14 @@ def test_clusters_whose_inputs_differ_are_told_apart_without_labels(by_camera):
         assert closest.cluster == found.cluster
 
 
-def test_full_models_have_no_common_features_so_confidence_decides(tmp_path, concepts):
-    run = hcfl.run("fedem", rounds=3, clients=6, out=tmp_path / "run")
+def test_full_models_have_no_common_features_so_confidence_decides(planted, tmp_path):
+    run = hcfl.run("ifca", planted, "mlp", rounds=5, out=tmp_path / "run")
     assert run.profiles.variance is None
-    found = run.assign(concepts[0][0])
+    x, y = planted.x[planted.train[0]].numpy(), planted.y[planted.train[0]].numpy()
+    found = run.assign(x)
     assert found.evidence == "confidence"
-    assert found.doubtful
-    assert run.assign(*concepts[0]).clusters[0].prototype_distance is not None
+    assert found.doubtful, "concepts relabel the same inputs"
+    assert run.assign(x, y).clusters[0].prototype_distance is not None
 
 
 @pytest.mark.parametrize("method", ["local", "fedavg", "ifca", "fedgmm", "fedsoft", "stocfl", "hcfl+(fesem)"])
@@ -109,7 +97,7 @@ def test_every_kind_of_method_meets_newcomers(tmp_path, method, planted):
 
 
 def test_labels_decide_as_the_fresh_form_of_the_measurement_does(tmp_path):
-    run = hcfl.run("hcfl+(fedrc)", rounds=8, newcomers="fresh", out=tmp_path / "run")
+    run = hcfl.run("hcfl+(fedrc)", rounds=6, clients=9, evaluate_every=6, newcomers="fresh", out=tmp_path / "run")
     federation = run.federation
     for newcomer, weights in zip(federation.newcomers, run.state.newcomers, strict=True):
         found = run.assign(federation.test_x[newcomer.fit_rows].numpy(), newcomer.fit_labels.numpy())
@@ -148,15 +136,18 @@ def test_the_expected_likelihood_by_hand():
     )
 
 
-def test_what_is_not_like_the_federation_is_refused(digits):
-    images = np.zeros((5, 8, 8), dtype=np.float32)
+def test_what_is_not_like_the_federation_is_refused(tmp_path):
+    x, y = np.arange(40 * 64, dtype=np.uint8).reshape(40, 8, 8), np.arange(40) % 4
+    run = hcfl.run("fedavg", Federation.from_arrays(x, y, clients=2), rounds=1, out=tmp_path / "run")
     with pytest.raises(InputError, match=r"x has shape \(5, 9, 8\), but the run's inputs are \(N, 8, 8, 1\)"):
-        digits.assign(np.zeros((5, 9, 8)))
+        run.assign(x[:5].repeat(2, axis=1)[:, :9])
     with pytest.raises(InputError, match=r"x has shape \(5,\), but"):
-        digits.assign(np.zeros(5))
+        run.assign(np.zeros(5))
     with pytest.raises(InputError, match="y has the label '12', but the run's classes are 0, 1"):
-        digits.assign(images, np.full(5, 12))
+        run.assign(x[:5], np.full(5, 12))
     with pytest.raises(InputError, match=r"y has shape \(4,\), but x has 5 samples"):
-        digits.assign(images, np.zeros(4, dtype=int))
+        run.assign(x[:5], y[:4])
     with pytest.raises(InputError, match="NaN"):
-        digits.assign(np.full((5, 8, 8), np.nan))
+        run.assign(np.full((5, 8, 8), np.nan))
+    with pytest.raises(InputError, match="values up to 1, but the run's images are bytes from 0 to 255"):
+        run.assign(np.ones((5, 8, 8)))

@@ -29,7 +29,8 @@ FOLDS = 10
 """Accuracy is measured on every tenth sample in turn, with weights that the other samples found."""
 
 SURE = 0.8
-"""An assignment without labels is doubtful if fewer of the federation's own clients were right where it is."""
+"""An assignment without labels is doubtful if fewer of the federation's own clients would be right there; by the rule
+of succession, (right + 1) / (put there + 2), since a few clients prove little."""
 
 
 @dataclass(frozen=True)
@@ -78,7 +79,7 @@ class Assignment:
         """Whether the evidence cannot tell this cluster from others."""
         if self.evidence == "labels" or len(self.clusters) == 1:
             return False
-        return not self.put_here or (self.right or 0) < SURE * self.put_here
+        return self.right is None or self.put_here is None or self.right + 1 < SURE * (self.put_here + 2)
 
     @property
     def note(self) -> str:

@@ -35,8 +35,8 @@ class Profiles:
     variance: Tensor | None
     """(features,): how far features lie from their cluster's class mean, where all clusters share the space."""
     confusion: Tensor
-    """(clusters, clusters): how many members of each cluster (rows) the rule puts where (columns). A client's own data
-    do not count in the prototypes that it is compared with; clients alone in their cluster are left out."""
+    """(clusters, clusters): how many members of each cluster (rows) the rule puts where (columns). Clients are compared
+    with prototypes of the others' data; one that is alone in its cluster, with its held-out samples."""
 
     def log_density(self, features: Tensor) -> Tensor | None:
         """Log p_k(z), (samples, clusters), where all clusters share the feature space."""
@@ -94,18 +94,20 @@ def measure(federation: Federation, network: Network, method: Method, state: Ser
     for client in clients:
         column = int(state.members[client])
         alone = int((state.members == column).sum()) < 2
-        if alone or not (shared or len(federation.val[client])):
+        held_out = _held_out(federation, client)
+        if not len(held_out) and (alone or not shared):
             continue
-        if shared:
-            mine, number = _of_client(federation, features[client], client)
-            own = one_hot(column, len(state.clusters))
-            others = _prototypes(sums - own.view(-1, 1, 1) * mine, counts - own.unsqueeze(1) * number)
-            evidence = log_density(others, variance, features[client])
-            log_probs = _log_probs(network, state, features[client])
-        else:
-            rows = federation.val[client].to(federation.x.device)
-            log_probs = class_log_probs(network, state.ensemble, Scaled(federation.x[rows], federation.scaling)).cpu()
+        if not shared:
+            log_probs = class_log_probs(network, state.ensemble, held_out).cpu()
             evidence = expected_log_likelihood(method, log_probs, class_shares)
+        else:
+            seen = embed(network, state.ensemble.extractor(0), held_out).cpu() if alone else features[client]
+            compared = _prototypes(sums, counts)
+            if not alone:
+                mine, number = _of_client(federation, features[client], client)
+                own = one_hot(column, len(state.clusters))
+                compared = _prototypes(sums - own.view(-1, 1, 1) * mine, counts - own.unsqueeze(1) * number)
+            log_probs, evidence = _log_probs(network, state, seen), log_density(compared, variance, seen)
         confusion[column, weights_without_labels(method, evidence, log_probs, class_shares).argmax()] += 1
     return Profiles(_prototypes(sums, counts), variance if shared else None, confusion)
 
@@ -116,6 +118,11 @@ def _log_probs(network: Network, state: ServerState, features: Tensor) -> Tensor
     with torch.no_grad():
         logits = network.logits(heads, features.to(next(iter(heads.values())).device))
     return torch.log_softmax(logits, dim=2).cpu()
+
+
+def _held_out(federation: Federation, client: int) -> Scaled:
+    """Return a client's held-out inputs."""
+    return Scaled(federation.x[federation.val[client].to(federation.x.device)], federation.scaling)
 
 
 def _own_features(federation: Federation, network: Network, state: ServerState, client: int) -> Tensor:
