@@ -1,5 +1,7 @@
 """Trackers write real records through their real libraries; who is not installed is not tested, and says so."""
 
+import time
+
 import pytest
 
 import hcfl
@@ -70,14 +72,21 @@ def test_wandb_has_every_round(planted, tmp_path, monkeypatch):
     monkeypatch.setenv("WANDB_SILENT", "true")
     run = followed(planted, "wandb")
     [path] = (tmp_path / "run" / "wandb").glob("offline-run-*/run-*.wandb")
-    rounds = []
+    end = time.monotonic() + 20
+    while len(rounds := history(path, wandb_internal_pb2)) < 3 and time.monotonic() < end:
+        time.sleep(0.1)  # another process writes it, and does not say when it is done
+    assert rounds == [(row["round"], pytest.approx(row["val"])) for row in run.rows]
+
+
+def history(path, protocol):
+    found = []
     for data in records(path):
-        record = wandb_internal_pb2.Record()
+        record = protocol.Record()
         record.ParseFromString(data)
         if record.HasField("history"):
-            found = {"/".join(item.nested_key) or item.key: item.value_json for item in record.history.item}
-            rounds.append((int(found["_step"]), float(found["val"])))
-    assert rounds == [(row["round"], pytest.approx(row["val"])) for row in run.rows]
+            items = {"/".join(item.nested_key) or item.key: item.value_json for item in record.history.item}
+            found.append((int(items["_step"]), float(items["val"])))
+    return found
 
 
 class Own:
