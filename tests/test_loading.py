@@ -7,6 +7,7 @@ from torch import nn
 
 import hcfl
 from hcfl import Federation, InputError
+from hcfl.experiment import resume
 from hcfl.methods import METHODS
 from helpers import blobs, same
 
@@ -103,3 +104,12 @@ def test_who_predicts_must_be_said_and_must_be_there(planted, tmp_path):
     assert mixed == pytest.approx((torch.tensor([0.25, 0.25, 0.5])[:, None, None] * each).sum(dim=0).numpy(), abs=1e-6)
     with pytest.raises(InputError, match="is not the folder of a run that ended"):
         hcfl.load(tmp_path)
+
+
+def test_a_run_of_before_there_were_newcomers_ends_anew(planted, tmp_path):
+    run = hcfl.run("fedavg", rounds=1, clients=3, out=tmp_path / "run")
+    (run.path / "checkpoint" / "newcomers.safetensors").unlink()
+    with pytest.raises(InputError, match=r"has no newcomers.safetensors yet; `hcfl resume` ends the run"):
+        hcfl.load(run.path)
+    resume(run.path)
+    assert hcfl.load(run.path).rows == run.rows

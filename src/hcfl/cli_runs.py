@@ -50,7 +50,7 @@ def export(arguments: argparse.Namespace, console: Console) -> None:
     if out is None:
         whose = f"client-{arguments.client}" if arguments.client is not None else f"cluster-{arguments.cluster or 0}"
         endings = {format: suffix for suffix, format in SUFFIXES.items()}
-        out = arguments.folder / f"{whose}{endings.get(arguments.format or 'onnx', '')}"
+        out = arguments.folder / f"{whose.replace('/', '-')}{endings.get(arguments.format or 'onnx', '')}"
     path = run.export(out, arguments.format, cluster=arguments.cluster, client=arguments.client)
     console.print(f"Model: {path}", highlight=False, soft_wrap=True)
     console.print("It predicts as the run does (checked).", highlight=False)

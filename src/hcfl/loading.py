@@ -22,6 +22,8 @@ def load(path: str | Path, *, model: Builder | Pair | None = None, method: Metho
     path = Path(path)
     if not (path / run_folder.CONFIG).is_file() or not (path / run_folder.CHECKPOINT).is_dir():
         raise InputError(f"run = {str(path)!r}: is not the folder of a run that ended")
+    if not (path / run_folder.CHECKPOINT / checkpoint.OUTLINE_FILE).exists():
+        raise InputError(f"run = {str(path)!r}: has no {checkpoint.OUTLINE_FILE} yet; `hcfl resume` ends the run")
     config = Config.load(path / run_folder.CONFIG)
     state, scaling = checkpoint.load(path / run_folder.CHECKPOINT)
     known = checkpoint.load_outline(path / run_folder.CHECKPOINT)
