@@ -14,7 +14,7 @@ from helpers import blobs, same
 
 @pytest.mark.parametrize("method", METHODS)
 def test_what_is_opened_predicts_as_what_ended(method, planted, tmp_path):
-    run = hcfl.run(method, planted, "mlp", rounds=2, out=tmp_path / "run")
+    run = hcfl.run(method, planted, "mlp", rounds=1, out=tmp_path / "run")
     opened = hcfl.load(tmp_path / "run")
     assert not len(opened.federation.x), "no data are needed"
     assert (opened.summary, opened.rows, opened.method) == (run.summary, run.rows, run.method)
