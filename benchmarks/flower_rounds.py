@@ -39,7 +39,7 @@ def main() -> None:
                         engine=engine,
                         out=Path(folder) / "run",
                     )
-                    seconds = [row["seconds"] for row in run.metrics]
+                    seconds = [row["seconds"] for row in run.rows]
                     around = perf_counter() - began - sum(seconds[1:])
                     cells.append(f"{median(seconds[1:]):.2f}")
             print(f"| {model} | {clients} | " + " | ".join(cells) + f" | {around:.0f} |", flush=True)

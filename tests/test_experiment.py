@@ -43,7 +43,7 @@ def test_every_method_runs_on_the_default_data_and_leaves_a_run_folder(method, t
         "checkpoint",
     }  # fmt: skip
     metrics = lines(run.path / "metrics.jsonl")
-    assert metrics == run.metrics
+    assert metrics == run.rows
     assert [row["round"] for row in metrics] == [1, 2, 3]
     for row in metrics:
         assert row.keys() >= METRICS
@@ -74,8 +74,8 @@ def test_every_method_runs_on_the_default_data_and_leaves_a_run_folder(method, t
 
 def test_the_summary_names_best_rounds_honestly(tmp_path):
     run = hcfl.run("fedavg", out=tmp_path / "run", rounds=6, clients=6)
-    vals = [row["val"] for row in run.metrics]
-    tests = [row["test"] for row in run.metrics]
+    vals = [row["val"] for row in run.rows]
+    tests = [row["test"] for row in run.rows]
     assert run.summary["val_best"] == max(vals)
     assert run.summary["val_best_round"] == vals.index(max(vals)) + 1
     assert run.summary["test_best_round"] == tests.index(max(tests)) + 1
@@ -121,7 +121,7 @@ def test_a_natural_federation_has_nulls_where_nobody_knows(tmp_path):
     for key in ("test_last", "test_best", "test_at_best_val", "clusters_true", "ari_last", "ari_affected_last"):
         assert run.summary[key] is None
     assert run.summary["val_last"] is not None
-    assert run.metrics[0]["test_per_concept"] is None
+    assert run.rows[0]["test_per_concept"] is None
     assert "a,108,,0," in (run.path / "clients.csv").read_text()
 
 

@@ -66,7 +66,7 @@ def test_both_engines_learn_in_bfloat16(engine, tmp_path):
         for precision in ("bf16", "fp32")
     )
     assert half.config.precision == "bf16"
-    assert half.metrics[-1]["val"] == pytest.approx(exact.metrics[-1]["val"], abs=0.1)
+    assert half.rows[-1]["val"] == pytest.approx(exact.rows[-1]["val"], abs=0.1)
     assert all(tensor.dtype == torch.float32 for tensor in half.state.server.ensemble.extractors.values())
 
 

@@ -15,12 +15,14 @@ if TYPE_CHECKING:
     from hcfl.data import Federation
     from hcfl.errors import InputError
     from hcfl.experiment import run
+    from hcfl.export import load_model
+    from hcfl.loading import load
     from hcfl.method import Method
     from hcfl.methods import METHODS
-    from hcfl.playing import Run
+    from hcfl.result import Run
 
 __version__ = version("hcfl")
-__all__ = ["METHODS", "Config", "Federation", "InputError", "Method", "Run", "run"]
+__all__ = ["METHODS", "Config", "Federation", "InputError", "Method", "Run", "load", "load_model", "run"]
 
 _HOMES = {
     "Config": "hcfl.config",
@@ -28,7 +30,9 @@ _HOMES = {
     "InputError": "hcfl.errors",
     "METHODS": "hcfl.methods",
     "Method": "hcfl.method",
-    "Run": "hcfl.playing",
+    "Run": "hcfl.result",
+    "load": "hcfl.loading",
+    "load_model": "hcfl.export",
     "run": "hcfl.experiment",
 }
 

@@ -9,10 +9,12 @@ from typing import Any, NoReturn
 
 from rich.console import Console
 
-from hcfl import __version__
+from hcfl import __version__, cli_runs
 from hcfl.config import Config, assign, field_at, flat_fields, from_flat
 from hcfl.errors import InputError
 from hcfl.yaml_files import read_yaml
+
+TRACK_HELP = "let tensorboard, mlflow or wandb follow the run; may be repeated"
 
 
 class _Parser(argparse.ArgumentParser):
@@ -66,8 +68,12 @@ def _parser() -> argparse.ArgumentParser:
     run.add_argument("--out", metavar="FOLDER", type=Path, help="the run folder (default: a new one under runs/)")
     _add_settings(run)
 
+    run.add_argument("--track", metavar="NAME", action="append", default=[], help=TRACK_HELP)
+
     resume = commands.add_parser("resume", help="go on with a run that was interrupted", allow_abbrev=False)
     resume.add_argument("folder", metavar="FOLDER", type=Path, help="its run folder")
+    resume.add_argument("--track", metavar="NAME", action="append", default=[], help=TRACK_HELP)
+    cli_runs.add_commands(commands)
 
     data = commands.add_parser("data", help="show a federation before training", allow_abbrev=False)
     data.add_argument("source", metavar="SOURCE", nargs="?", help="a name, a file or a folder, as --data")
@@ -182,13 +188,13 @@ def _reproduce(arguments: argparse.Namespace, console: Console) -> None:
 def _run(arguments: argparse.Namespace, console: Console) -> None:
     from hcfl.report.show import run_and_show
 
-    run_and_show(_config(arguments), arguments.out, console)
+    run_and_show(_config(arguments), arguments.out, console, arguments.track)
 
 
 def _resume(arguments: argparse.Namespace, console: Console) -> None:
     from hcfl.report.show import resume_and_show
 
-    resume_and_show(arguments.folder, console)
+    resume_and_show(arguments.folder, console, arguments.track)
 
 
 def _demo(arguments: argparse.Namespace, console: Console) -> None:
@@ -260,6 +266,7 @@ COMMANDS = {
     "deploy": _deploy,
     "scenarios": _scenarios,
     "methods": _methods,
+    **cli_runs.COMMANDS,
 }
 
 

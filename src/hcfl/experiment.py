@@ -11,8 +11,8 @@ from typing import Any
 import torch
 from torch import nn
 
-from hcfl import compose, flower, methods, plugins, rng, rounds, run_folder
-from hcfl.config import Config, ModelConfig, flat_fields, from_flat
+from hcfl import compose, flower, methods, plugins, rng, rounds, run_folder, trackers
+from hcfl.config import Config, MethodConfig, ModelConfig, flat_fields, from_flat
 from hcfl.data import Federation, build
 from hcfl.engines import Batched, Sequential
 from hcfl.ensemble import initialise
@@ -22,7 +22,8 @@ from hcfl.method import Method
 from hcfl.models import IMAGE_NETWORK_OPTIONS, IMAGE_NETWORKS, MODELS, Builder, Network, Pair, check_pair, default_model
 from hcfl.playing import OnRound, Prepared, Run, play_on
 from hcfl.precision import check_precision
-from hcfl.rounds import Engine, Setting
+from hcfl.report import notebook
+from hcfl.rounds import Engine, Record, Setting
 from hcfl.tiers import Assigned
 from hcfl.training import LocalSGD
 
@@ -42,10 +43,8 @@ def prepare(
     """Build and check every part; what is passed from Python takes the place of what is configured."""
     device = _device(config.device)
     if method is None:
-        given = config.method.model_dump(exclude={"name", *TIERS})
-        method = methods.build(config.method.name, **given)
-        method = compose.override(method, **config.method.model_dump(include=set(TIERS)))
-        defaults = methods.settings_of(config.method.name)
+        method = method_of(config.method)
+        defaults, given = methods.settings_of(config.method.name), config.method.model_dump()
         used = {name: default if given[name] is None else given[name] for name, default in defaults.items()}
         config = config.updated("method", **used)
     else:
@@ -89,6 +88,12 @@ def prepare(
         seed=config.seed,
     )
     return Prepared(config, setting, rounds.begin(setting, ensemble.to(device)))
+
+
+def method_of(config: MethodConfig) -> Method:
+    """Return a named method with its settings, and the tiers that take the place of its own."""
+    method = methods.build(config.name, **config.model_dump(exclude={"name", *TIERS}))
+    return compose.override(method, **config.model_dump(include=set(TIERS)))
 
 
 BATCHED_PARAMETERS = 150_000
@@ -200,23 +205,27 @@ def model_builder(config: ModelConfig) -> Builder:
     return builder
 
 
-def execute(prepared: Prepared, out: Path | None = None, on_round: OnRound | None = None) -> Run:
+def execute(
+    prepared: Prepared, out: Path | None = None, on_round: OnRound | None = None, track: trackers.Wanted = ()
+) -> Run:
     """Play all rounds, writing each as it ends; what an interruption leaves is complete up to its last round."""
     config = prepared.config
     name = f"{Path(config.data.source).stem}-{config.method.name}-seed{config.seed}".replace("/", "-")
     path = out or run_folder.free_path(RUNS, name)
-    if config.engine == "flower":
-        return _simulate(prepared, path, on_round)
-    return play_on(prepared, run_folder.create(path, config), [], on_round, config.checkpoint_every)
+    with trackers.followed(track, path, config, on_round) as tell:
+        if config.engine == "flower":
+            return _simulate(prepared, path, tell)
+        return play_on(prepared, run_folder.create(path, config), [], tell, config.checkpoint_every)
 
 
-def resume(path: Path, on_round: OnRound | None = None) -> Run:
+def resume(path: Path, on_round: OnRound | None = None, track: trackers.Wanted = ()) -> Run:
     """Play the rounds that an interrupted run has left, from its checkpoint."""
     config, metrics, state = run_folder.reopen(path)
     prepared = replace(prepare(config), state=state)
-    if config.engine == "flower":
-        return _simulate(prepared, path, on_round)
-    return play_on(prepared, path, metrics, on_round, config.checkpoint_every)
+    with trackers.followed(track, path, config, on_round) as tell:
+        if config.engine == "flower":
+            return _simulate(prepared, path, tell)
+        return play_on(prepared, path, metrics, tell, config.checkpoint_every)
 
 
 def _simulate(prepared: Prepared, path: Path, on_round: OnRound | None) -> Run:
@@ -232,14 +241,17 @@ def run(
     model: str | Pair | Builder = "auto",
     out: str | Path | None = None,
     on_round: OnRound | None = None,
+    track: trackers.Wanted = (),
     **settings: Any,
 ) -> Run:
-    """Run a method and return what it found.
+    """Run a method and return what it found; a notebook shows how far it is.
 
     `method` is a name or a `Method` of your own; `data` a source's name, a file, or a `Federation`; `model` a name, an
-    (extractor, head) pair of modules, or a function that builds one. `settings` are those of the command line: rounds,
-    clients, alpha, beta, rho, lr, seed, …
+    (extractor, head) pair of modules, or a function that builds one. `track` names trackers that follow the run
+    (tensorboard, mlflow, wandb), or is one of your own. `settings` are those of the command line: rounds, clients,
+    alpha, beta, rho, lr, seed, …
     """
+    trackers.openers(track)  # before anything is built
     data = str(data) if isinstance(data, Path) else data
     parts = {"method": method, "data": data, "model": model}
     wanted = {"method": (str, Method), "data": (str, Federation)}
@@ -257,4 +269,10 @@ def run(
         None if isinstance(model, str) else model,
         None if isinstance(method, str) else method,
     )
-    return execute(prepared, None if out is None else Path(out), on_round)
+    listeners = [listen for listen in (on_round, notebook.progress(prepared.config)) if listen is not None]
+
+    def tell(record: Record) -> None:
+        for listen in listeners:
+            listen(record)
+
+    return execute(prepared, None if out is None else Path(out), tell, track)

@@ -1,17 +1,19 @@
 """A run that was prepared is played: round by round into its folder."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from hcfl import checkpoint, rounds, run_folder
+from hcfl import checkpoint, profiles, rounds, run_folder
 from hcfl.config import Config
-from hcfl.data import Federation
 from hcfl.precision import matrix_products
+from hcfl.result import Run
 from hcfl.rounds import Record, Setting
 from hcfl.run_folder import Row
 from hcfl.state import RunState
 from hcfl.threads import threads
+
+__all__ = ["OnRound", "Prepared", "Run", "play_on"]
 
 OnRound = Callable[[Record], None]
 """Whoever is told about each round as it ends."""
@@ -26,24 +28,6 @@ class Prepared:
     state: RunState
 
 
-@dataclass(frozen=True)
-class Run:
-    """A run that ended."""
-
-    path: Path
-    config: Config
-    federation: Federation
-    summary: Row
-    metrics: Sequence[Row]
-    state: RunState
-
-    def report(self, out: str | Path | None = None) -> Path:
-        """Write the run as one HTML page, into its folder unless told otherwise; return where it is."""
-        from hcfl.report import page  # it reads what runs write
-
-        return page.write([self.path], None if out is None else Path(out))
-
-
 def play_on(
     prepared: Prepared,
     path: Path,
@@ -52,22 +36,26 @@ def play_on(
     checkpoint_every: int | None = None,
 ) -> Run:
     """Play from a state to the end in a run folder that is there, with a checkpoint every few rounds if asked."""
-    config, federation, method = prepared.config, prepared.setting.federation, prepared.setting.method.name
+    config, setting = prepared.config, prepared.setting
+    federation, method, network = setting.federation, setting.method, setting.network
     state = prepared.state
-    try:
-        with threads(config.threads), matrix_products(rounded=config.precision != "fp32"):
-            for after, record in rounds.play(prepared.setting, prepared.state, config.training.rounds):
+    with threads(config.threads), matrix_products(rounded=config.precision != "fp32"):
+        try:
+            for after, record in rounds.play(setting, prepared.state, config.training.rounds):
                 state = after
                 metrics.append(run_folder.append(path, record, federation.client_names))
                 if checkpoint_every and record.round % checkpoint_every == 0:
                     checkpoint.save(path / run_folder.CHECKPOINT, state, federation.scaling)
                 if on_round is not None:
                     on_round(record)
-    except BaseException:
-        if metrics:
-            run_folder.finish(path, method, config, federation, state, metrics)
-        else:
-            run_folder.discard(path)
-        raise
-    summary = run_folder.finish(path, method, config, federation, state, metrics)
-    return Run(path, config, federation, summary, metrics, state)
+        except BaseException:
+            if metrics:
+                run_folder.finish(path, method.name, config, federation, state, metrics)
+                checkpoint.save_outline(path / run_folder.CHECKPOINT, federation, None)
+            else:
+                run_folder.discard(path)
+            raise
+        found = profiles.measure(federation, network, method, state.server)
+    summary = run_folder.finish(path, method.name, config, federation, state, metrics)
+    checkpoint.save_outline(path / run_folder.CHECKPOINT, federation, found)
+    return Run(path, config, federation, summary, metrics, state, method, network, found)

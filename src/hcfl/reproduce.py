@@ -104,7 +104,7 @@ def run(task: Task, threads: int | None = None) -> None:
 def _run(task: Task, threads: int | None) -> None:
     finished = _finished(task, threads)
     result = {
-        **{name: [entry[name] for entry in finished.metrics] for name in ("val", "test", "clusters")},
+        **{name: [entry[name] for entry in finished.rows] for name in ("val", "test", "clusters")},
         "seconds_per_round": finished.summary["seconds_per_round"],
         "memory_mb": _peak_memory(task.config.device),
         "class_table": _class_table(finished),

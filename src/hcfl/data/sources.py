@@ -88,18 +88,23 @@ def _reader(folder: Path, resize: int | None) -> tuple[list[Path], Callable[[], 
     return found.files, partial(image_folder.read, found, resize)
 
 
-def read_npz(path: Path, kind: str) -> Samples:
-    """Read a user's own arrays; nothing in the file can run code."""
+def load_npz(path: Path, name: str = "data.source") -> dict[str, NDArray[Any]]:
+    """Read a file of arrays; nothing in it can run code. `name` is the setting that named it."""
     try:
         with path.open("rb") as file, ZipFile(file):
             file.seek(0)
             archive = np.load(file, allow_pickle=False)
-            arrays = {key: archive[key] for key in archive.files}
+            return {key: archive[key] for key in archive.files}
     except FileNotFoundError:
-        raise InputError(f"data.source = {str(path)!r}: there is no such file") from None
+        raise InputError(f"{name} = {str(path)!r}: there is no such file") from None
     except Exception as error:  # a damaged archive can raise nearly anything; none of it is the program's fault
         reason = f"{type(error).__name__}: {error}".splitlines()[0]
-        raise InputError(f"data.source = {str(path)!r}: cannot be read as .npz without objects ({reason})") from None
+        raise InputError(f"{name} = {str(path)!r}: cannot be read as .npz without objects ({reason})") from None
+
+
+def read_npz(path: Path, kind: str) -> Samples:
+    """Read a user's own arrays."""
+    arrays = load_npz(path)
     known = ("x", "y", "client", "concept", "test")
     for key in ("x", "y"):
         if key not in arrays:
@@ -137,6 +142,38 @@ def check_arrays(
         concept=_concept(name, concept, client, len(x)),
         test=_test_mask(name, test, len(x)),
     )
+
+
+def check_more(
+    name: str,
+    x: NDArray[Any],
+    y: NDArray[Any] | None,
+    shape: tuple[int, ...],
+    stored: str,
+    class_names: tuple[str, ...],
+) -> tuple[NDArray[Any], NDArray[np.int64] | None]:
+    """Refuse samples that are not like those of a federation that is known; return the others ready to use."""
+    kinds: dict[int, Kind] = {1: "vector", 2: "series", 3: "image"}
+    kind = kinds[len(shape)]
+    looks_right = x.ndim in AXES[kind] and 0 not in x.shape
+    inputs = _inputs(name, x, kind) if looks_right else x
+    if inputs.shape[1:] != shape or not looks_right:
+        raise InputError(f"{name}: x has shape {x.shape}, but the run's inputs are (N, {', '.join(map(str, shape))})")
+    if stored == "uint8" and inputs.dtype != np.uint8 and inputs.max() <= 1:
+        raise InputError(f"{name}: x has values up to {inputs.max():g}, but the run's images are bytes from 0 to 255")
+    if y is None:
+        return inputs, None
+    if y.shape != (len(x),):
+        raise InputError(f"{name}: y has shape {y.shape}, but x has {len(x)} samples, so ({len(x)},) is needed")
+    y = _as_text(y)
+    if y.dtype.kind == "f" and np.isfinite(y).all() and (y == np.floor(y)).all():
+        y = y.astype(np.int64)
+    index = {label: number for number, label in enumerate(class_names)}
+    for label in np.unique(y):
+        if str(label) not in index:
+            shown = ", ".join(class_names[:20]) + (", …" if len(class_names) > 20 else "")
+            raise InputError(f"{name}: y has the label {str(label)!r}, but the run's classes are {shown}")
+    return inputs, np.array([index[str(label)] for label in y], dtype=np.int64)
 
 
 def _as_text(values: NDArray[Any]) -> NDArray[Any]:

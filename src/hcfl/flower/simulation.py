@@ -77,7 +77,10 @@ def run(prepared: Prepared, path: Path, on_round: OnRound | None) -> Run:
     state, _ = checkpoint.load(path / run_folder.CHECKPOINT)
     metrics = run_folder.rows(path, run_folder.METRICS)
     summary = loads((path / run_folder.SUMMARY).read_text(encoding="utf-8"))
-    return Run(path, prepared.config, prepared.setting.federation, summary, metrics, state)
+    profiles, setting = checkpoint.load_outline(path / run_folder.CHECKPOINT).profiles, prepared.setting
+    return Run(
+        path, prepared.config, setting.federation, summary, metrics, state, setting.method, setting.network, profiles
+    )
 
 
 def _refuse_what_others_cannot_build(prepared: Prepared) -> None:

@@ -2,6 +2,8 @@
 
 import warnings
 from collections.abc import Sequence
+from io import BytesIO
+from itertools import cycle
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +11,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.colors import ListedColormap
 from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
 
 from hcfl.data import Federation
 from hcfl.errors import InputError
@@ -16,6 +19,15 @@ from hcfl.playing import Run
 
 CONCEPT_COLOURS = ("#4477aa", "#ee6677", "#228833", "#ccbb44", "#66ccee", "#aa3377", "#bbbbbb")
 """Tol's bright palette: told apart by colour-blind readers too."""
+
+
+class Picture(Figure):
+    """A figure that shows itself in a notebook, without pyplot and its global state."""
+
+    def _repr_png_(self) -> bytes:
+        file = BytesIO()
+        self.savefig(file, format="png", dpi=90, bbox_inches="tight")
+        return file.getvalue()
 
 
 def save(figure: Figure, path: Path) -> Path:
@@ -31,12 +43,12 @@ def save(figure: Figure, path: Path) -> Path:
     return path
 
 
-def plot_federation(federation: Federation) -> Figure:
+def plot_federation(federation: Federation) -> Picture:
     """Clients × classes as a heat map, clients ordered by their true concept."""
     counts = federation.class_table()
     order = _by_concept(federation)
     width = min(14.0, 3.5 + 0.35 * federation.classes)
-    figure = Figure(figsize=(width, min(14.0, 2 + 0.16 * federation.clients)), layout="constrained")
+    figure = Picture(figsize=(width, min(14.0, 2 + 0.16 * federation.clients)), layout="constrained")
     axes = figure.subplots()
     image = axes.imshow(counts[order], aspect="auto", cmap="Blues", interpolation="nearest", vmin=0)
     figure.colorbar(image, ax=axes, label="samples", pad=0.08)
@@ -48,32 +60,61 @@ def plot_federation(federation: Federation) -> Figure:
     return figure
 
 
-def plot_runs(runs: Sequence[Run], titles: tuple[str, str] = ("accuracy", "clusters")) -> Figure:
+def plot_runs(runs: Sequence[Run], titles: tuple[str, str] = ("accuracy", "clusters")) -> Picture:
     """Accuracy and K over rounds, and who belongs to which cluster beside the truth, for runs over one federation."""
-    main = runs[0]
-    figure = Figure(figsize=(13, 4.6), layout="constrained")
+    figure = Picture(figsize=(13, 4.6), layout="constrained")
     accuracy, clusters, members = figure.subplots(1, 3, width_ratios=(4, 3, 3))
-    for number, run in enumerate(runs):
-        colour = CONCEPT_COLOURS[number % len(CONCEPT_COLOURS)]
-        _curve(accuracy, run, "test", f"{run.summary['method']}: Test", color=colour)
-        _curve(accuracy, run, "val", f"{run.summary['method']}: Val", color=colour, linestyle=":")
-        _curve(clusters, run, "clusters", run.summary["method"], color=colour, drawstyle="steps-post")
-    accuracy.set(xlabel="round", ylabel="accuracy", ylim=(0, 1), title=titles[0])
-    accuracy.grid(alpha=0.3)
-    if accuracy.lines:
-        accuracy.legend(loc="lower right", fontsize=8)
-    if main.summary["clusters_true"] is not None:
-        clusters.axhline(main.summary["clusters_true"], color="black", linewidth=0.8, linestyle="--", label="true")
-    clusters.set(xlabel="round", ylabel="clusters", title=titles[1], ylim=(0, None))
-    clusters.yaxis.get_major_locator().set_params(integer=True)
-    clusters.grid(alpha=0.3)
-    clusters.legend(loc="lower right", fontsize=8)
-    _weights(members, main)
+    _accuracy(accuracy, runs, titles[0])
+    _clusters(clusters, runs, titles[1])
+    _weights(members, runs[0])
     return figure
 
 
+def plot_accuracy(runs: Sequence[Run]) -> Picture:
+    """Val and Test over rounds."""
+    figure = Picture(figsize=(6, 4), layout="constrained")
+    _accuracy(figure.subplots(), runs, "accuracy")
+    return figure
+
+
+def plot_clusters(runs: Sequence[Run]) -> Picture:
+    """K over rounds."""
+    figure = Picture(figsize=(6, 4), layout="constrained")
+    _clusters(figure.subplots(), runs, "clusters")
+    return figure
+
+
+def plot_weights(run: Run) -> Picture:
+    """Who belongs to which cluster, beside the truth."""
+    figure = Picture(figsize=(4.5, 5), layout="constrained")
+    _weights(figure.subplots(), run)
+    return figure
+
+
+def _accuracy(axes: Axes, runs: Sequence[Run], title: str) -> None:
+    for run, colour in zip(runs, cycle(CONCEPT_COLOURS), strict=False):
+        _curve(axes, run, "test", f"{run.summary['method']}: Test", color=colour)
+        _curve(axes, run, "val", f"{run.summary['method']}: Val", color=colour, linestyle=":")
+    axes.set(xlabel="round", ylabel="accuracy", ylim=(0, 1), title=title)
+    axes.grid(alpha=0.3)
+    if axes.lines:
+        axes.legend(loc="lower right", fontsize=8)
+
+
+def _clusters(axes: Axes, runs: Sequence[Run], title: str) -> None:
+    for run, colour in zip(runs, cycle(CONCEPT_COLOURS), strict=False):
+        _curve(axes, run, "clusters", run.summary["method"], color=colour, drawstyle="steps-post")
+    true = runs[0].summary["clusters_true"]
+    if true is not None:
+        axes.axhline(true, color="black", linewidth=0.8, linestyle="--", label="true")
+    axes.set(xlabel="round", ylabel="clusters", title=title, ylim=(0, None))
+    axes.yaxis.set_major_locator(MaxNLocator(integer=True))
+    axes.grid(alpha=0.3)
+    axes.legend(loc="lower right", fontsize=8)
+
+
 def _curve(axes: Axes, run: Run, key: str, label: str, **style: Any) -> None:
-    points = [(row["round"], row[key]) for row in run.metrics if row[key] is not None]
+    points = [(row["round"], row[key]) for row in run.rows if row[key] is not None]
     if points:
         axes.plot(*zip(*points, strict=True), label=label, **style)
 

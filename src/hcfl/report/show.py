@@ -1,26 +1,27 @@
 """Runs as people see them: progress, then a table, a picture and the place where everything lies."""
 
+from collections.abc import Sequence
 from pathlib import Path
 
 from rich.console import Console
 
-from hcfl import run_folder
+from hcfl import run_folder, trackers
 from hcfl.config import Config
 from hcfl.experiment import execute, prepare, resume
 from hcfl.playing import Run
 from hcfl.report import page, plots, progress, tables
 
 
-def run_and_show(config: Config, out: Path | None, console: Console) -> Run:
+def run_and_show(config: Config, out: Path | None, console: Console, track: Sequence[str] = ()) -> Run:
     """Run a configuration and show what it found."""
-    return _show(_run(config, out, console), console)
+    return _show(_run(config, out, console, track), console)
 
 
-def resume_and_show(path: Path, console: Console) -> Run:
+def resume_and_show(path: Path, console: Console, track: Sequence[str] = ()) -> Run:
     """Go on with a run that was interrupted and show what it found."""
     config = Config.load(path / run_folder.CONFIG)
     with progress.show(config.method.name, config.training.rounds, console) as on_round:
-        run = resume(path, on_round)
+        run = resume(path, on_round, track)
     return _show(run, console)
 
 
@@ -49,9 +50,10 @@ def demo(config: Config, console: Console) -> tuple[Run, Run]:
     return found, single
 
 
-def _run(config: Config, out: Path | None, console: Console) -> Run:
+def _run(config: Config, out: Path | None, console: Console, track: Sequence[str] = ()) -> Run:
+    trackers.openers(track)  # before anything is built
     prepared = prepare(config)
     for note in prepared.setting.federation.notes:
         console.print(f"Note: {note}.", highlight=False)
     with progress.show(config.method.name, config.training.rounds, console) as on_round:
-        return execute(prepared, out, on_round)
+        return execute(prepared, out, on_round, track)

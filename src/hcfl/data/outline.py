@@ -1,0 +1,78 @@
+"""A federation without its data: what a run that ended has to know to meet somebody new."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+
+from hcfl.config import DataConfig
+from hcfl.data.federation import Federation, Truth
+from hcfl.inputs import Scaling
+
+Name = bool | int | str
+"""What clients and concepts can be called."""
+
+
+@dataclass(frozen=True)
+class Outline:
+    """Shapes, names and sizes; no sample, and nothing measured on one."""
+
+    name: str
+    shape: tuple[int, ...]
+    """Of one input."""
+    stored: str
+    """The type that inputs have as stored: uint8 or float32."""
+    class_names: tuple[str, ...]
+    client_names: tuple[Name, ...]
+    train: tuple[int, ...]
+    """How many samples each client trained on."""
+    held_out: tuple[int, ...]
+    concept: tuple[int, ...] | None = None
+    """Each client's true concept, where it is known."""
+    affected: tuple[bool, ...] | None = None
+    concept_names: tuple[Name, ...] = ()
+
+    @staticmethod
+    def of(federation: Federation) -> "Outline":
+        """Describe a federation."""
+        truth = federation.truth
+        return Outline(
+            name=federation.name,
+            shape=federation.shape,
+            stored=str(federation.x.dtype).removeprefix("torch."),
+            class_names=federation.class_names,
+            client_names=federation.client_names,
+            train=tuple(len(rows) for rows in federation.train),
+            held_out=tuple(len(rows) for rows in federation.val),
+            concept=None if truth is None else tuple(truth.concept.tolist()),
+            affected=None if truth is None or truth.affected is None else tuple(truth.affected.tolist()),
+            concept_names=() if truth is None else truth.names,
+        )
+
+    def federation(self, settings: DataConfig, scaling: Scaling) -> Federation:
+        """Return a federation whose samples are elsewhere."""
+        truth = None
+        if self.concept is not None:
+            affected = None if self.affected is None else np.array(self.affected)
+            truth = Truth(np.array(self.concept), affected, self.concept_names)
+        return Federation(
+            name=self.name,
+            settings=settings,
+            x=torch.zeros(0, *self.shape, dtype=getattr(torch, self.stored)),
+            y=torch.zeros(0, dtype=torch.long),
+            train=_somewhere(self.train),
+            val=_somewhere(self.held_out),
+            test_x=None,
+            newcomers=(),
+            scaling=scaling,
+            class_names=self.class_names,
+            client_names=self.client_names,
+            truth=truth,
+        )
+
+
+def _somewhere(sizes: Sequence[int]) -> tuple[Any, ...]:
+    """Stand in for rows of data that are not here: only their number means something."""
+    return tuple(torch.arange(size) for size in sizes)

@@ -1,0 +1,63 @@
+"""A run is opened from its folder, without the data it was trained on."""
+
+import json
+from pathlib import Path
+
+from hcfl import checkpoint, rng, run_folder
+from hcfl.config import Config, ModelConfig
+from hcfl.ensemble import Ensemble
+from hcfl.errors import InputError
+from hcfl.experiment import method_of, model_builder
+from hcfl.method import Method
+from hcfl.models import IMAGE_NETWORKS, Builder, Network, Pair, parameters_of
+from hcfl.result import Run
+from hcfl.run_folder import Row
+
+
+def load(path: str | Path, *, model: Builder | Pair | None = None, method: Method | None = None) -> Run:
+    """Open a run that ended.
+
+    A model or method that was passed to the run as a Python object is not in its folder, and has to be passed again.
+    """
+    path = Path(path)
+    if not (path / run_folder.CONFIG).is_file() or not (path / run_folder.CHECKPOINT).is_dir():
+        raise InputError(f"run = {str(path)!r}: is not the folder of a run that ended")
+    if not (path / run_folder.CHECKPOINT / checkpoint.OUTLINE_FILE).exists():
+        raise InputError(f"run = {str(path)!r}: has no {checkpoint.OUTLINE_FILE} yet; `hcfl resume` ends the run")
+    config = Config.load(path / run_folder.CONFIG)
+    state, scaling = checkpoint.load(path / run_folder.CHECKPOINT)
+    known = checkpoint.load_outline(path / run_folder.CHECKPOINT)
+    federation = known.outline.federation(config.data, scaling)
+    network = rebuild(config.model, federation.shape, federation.classes, model)
+    check_fit(network, state.server.ensemble, f"run = {str(path)!r}")
+    rows, summary = run_folder.rows(path, run_folder.METRICS), _summary(path)
+    chosen = method or method_of(config.method)
+    return Run(path, config, federation, summary, rows, state, chosen, network, known.profiles)
+
+
+def rebuild(config: ModelConfig, shape: tuple[int, ...], classes: int, model: Builder | Pair | None = None) -> Network:
+    """Build a network whose weights come from elsewhere."""
+    if model is None:
+        if config.name == "custom":
+            raise InputError("model = None: the run's model was passed from Python, so it has to be passed again")
+        unweighted = {"pretrained": "none"} if config.name in IMAGE_NETWORKS else {}
+        model = model_builder(config.model_copy(update=unweighted))
+    with rng.scoped(0, "rebuild"):
+        return Network(*(model(shape, classes) if callable(model) else model))
+
+
+def check_fit(network: Network, ensemble: Ensemble, what: str) -> None:
+    """Refuse a network that the stored weights do not belong to."""
+    for module, stored in ((network.extractor, ensemble.extractors), (network.head, ensemble.heads)):
+        built = {name: tuple(tensor.shape) for name, tensor in parameters_of(module).items()}
+        found = {name: tuple(tensor.shape[1:]) for name, tensor in stored.items()}
+        if wrong := sorted({*built.items()} ^ {*found.items()}):
+            raise InputError(f"{what}: its weights do not fit the model, first at {wrong[0][0]}")
+
+
+def _summary(path: Path) -> Row:
+    try:
+        summary: Row = json.loads((path / run_folder.SUMMARY).read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise InputError(f"run = {str(path)!r}: {run_folder.SUMMARY} cannot be read ({error})") from None
+    return summary

@@ -1,0 +1,36 @@
+"""A newcomer's clusters, as people see them."""
+
+from rich import box
+from rich.console import Console
+from rich.table import Table
+
+from hcfl.newcomers import Assignment
+from hcfl.report.progress import percent
+
+EVIDENCE = {
+    "labels": "mean log-likelihood",
+    "prototypes": "mean log density",
+    "confidence": "expected log-likelihood",
+}
+"""What the evidence of a cluster is called."""
+
+
+def show(found: Assignment, console: Console) -> None:
+    """Print the clusters with their weights and the evidence, and what one should know about it."""
+    table = Table(title=f"{found.samples} samples, by {found.evidence}", box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
+    for name in ("cluster", "weight", EVIDENCE[found.evidence], "confidence", "prototype distance", "accuracy alone"):
+        table.add_column(name, justify="right")
+    for each in found.clusters:
+        table.add_row(
+            str(each.cluster),
+            f"{each.weight:.3f}",
+            f"{each.evidence:.3f}",
+            percent(each.confidence).strip(),
+            "–" if each.prototype_distance is None else f"{each.prototype_distance:.4f}",
+            percent(each.accuracy).strip(),
+        )
+    console.print(table)
+    accuracy = "" if found.accuracy is None else f", accuracy {percent(found.accuracy).strip()}"
+    console.print(f"Cluster {found.cluster}{accuracy}.", highlight=False)
+    if found.note:
+        console.print(found.note, highlight=False, soft_wrap=True)
