@@ -22,6 +22,7 @@ from hcfl.method import Method
 from hcfl.models import IMAGE_NETWORK_OPTIONS, IMAGE_NETWORKS, MODELS, Builder, Network, Pair, check_pair, default_model
 from hcfl.playing import OnRound, Prepared, Run, play_on
 from hcfl.precision import check_precision
+from hcfl.privacy.rules import settled
 from hcfl.rounds import Engine, Setting
 from hcfl.tiers import Assigned
 from hcfl.training import LocalSGD
@@ -50,6 +51,7 @@ def prepare(
         config = config.updated("method", **used)
     else:
         config = config.updated("method", name=method.name, clusters=method.clusters)
+    config = settled(config, method)
 
     federation = federation or build(config.data, config.seed)
     config = config.model_copy(update={"data": federation.settings})

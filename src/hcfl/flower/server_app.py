@@ -22,8 +22,9 @@ from hcfl.flower.directory import Directory
 from hcfl.flower.engine import Absent, Remote
 from hcfl.flower.messages import Common, Question
 from hcfl.flower.run_settings import RunSettings, read
+from hcfl.flower.sums import Sums
 from hcfl.playing import Prepared, play_on
-from hcfl.rounds import Record
+from hcfl.rounds import Engine, Record
 
 AGREEMENT = "agreement.json"
 """What the clients of a run agreed on, and the name they know it by; to go on, they need the same again."""
@@ -78,7 +79,10 @@ def play(grid: Grid, settings: RunSettings) -> None:
     else:
         run_folder.create(out, prepared.config)
     _write(out, replace(agreement, common=common))
-    engine = Remote(directory, common, settings.patience, _recorder(out, prepared.setting.federation))
+    record = _recorder(out, prepared.setting.federation)
+    engine: Engine = Remote(directory, common, settings.patience, record)
+    if prepared.config.privacy.mode != "none":
+        engine = Sums(directory, common, prepared.config.privacy, settings.patience, record)
     play_on(_with_engine(prepared, engine), out, metrics, _say, durable=True)
 
 
@@ -111,7 +115,7 @@ def _check_number(directory: Directory, federation: Federation) -> None:
         )
 
 
-def _with_engine(prepared: Prepared, engine: Remote) -> Prepared:
+def _with_engine(prepared: Prepared, engine: Engine) -> Prepared:
     return replace(prepared, setting=replace(prepared.setting, engine=engine))
 
 
