@@ -22,7 +22,7 @@ from hcfl.method import Method
 from hcfl.models import IMAGE_NETWORK_OPTIONS, IMAGE_NETWORKS, MODELS, Builder, Network, Pair, check_pair, default_model
 from hcfl.playing import OnRound, Prepared, Run, play_on
 from hcfl.precision import check_precision
-from hcfl.privacy.rules import settled
+from hcfl.privacy.rules import check_model, settled
 from hcfl.rounds import Engine, Setting
 from hcfl.tiers import Assigned
 from hcfl.training import LocalSGD
@@ -72,6 +72,7 @@ def prepare(
         config.seed,
         identical=isinstance(method.weighting, Assigned),
     )
+    check_model(config, network)
     check_precision(config.precision, device)
     network = replace(network, half=config.precision == "bf16")
     config = with_threads(with_local_steps(config, federation), network, device)

@@ -8,6 +8,7 @@ import pytest
 from flwr.app import Context, Error, Message, RecordDict
 from flwr.supercore.task_identity import TaskIdentity
 
+from hcfl.errors import InputError
 from hcfl.flower import client_app
 
 
@@ -43,7 +44,10 @@ class FakeGrid:
 
     def _answer(self, name, node, message):
         new = Context(run_id=1, node_id=node, node_config=self.nodes[node][1], state=RecordDict(), run_config={})
-        reply = client_app.app(message, self.contexts.setdefault(node, new))
+        try:
+            reply = client_app.app(message, self.contexts.setdefault(node, new))
+        except InputError as error:  # Flower says of any exception that there was one
+            reply = Message(Error(2, str(error)), reply_to=message)
         planned = self.before.get(node, [])
         if message.metadata.message_type.startswith("train") and planned:
             change = planned.pop(0)

@@ -33,6 +33,9 @@ from hcfl.tiers.gaussians import mixture_log_density
 
 app = ClientApp()
 
+FAILED = "could not do its part; its own log says why"
+"""All that a client says of its problems where the run is private."""
+
 
 @app.query()
 def query(message: Message, context: Context) -> Message:
@@ -95,8 +98,9 @@ def _upload(task: Task, context: Context, protect: "Callable[[_Done], Parts]") -
     try:
         parts = protect(_take_part(task, context))
     except InputError as error:
+        print(f"Round {task.round}: {error}", flush=True)  # here, since it may tell something of the data
         lost = isinstance(error, StateLostError)
-        return Upload(task.common.experiment, task.round, task.client, {}, problem=str(error), lost=lost)
+        return Upload(task.common.experiment, task.round, task.client, {}, problem=FAILED, lost=lost)
     return Upload(task.common.experiment, task.round, task.client, parts)
 
 

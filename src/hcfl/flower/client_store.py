@@ -96,9 +96,7 @@ class ClientStore:
             return None
         sent = state_file.read(Sent, self._upload, FORMAT, f"upload of client {self.client!r} ({self._upload})")
         if sent.round > round_:
-            raise InputError(
-                f"round = {round_}: noise was drawn for round {sent.round} already, and is drawn once a round"
-            )
+            raise InputError(f"round = {round_}: is over, noise was drawn for round {sent.round} since")
         return sent.parts if sent.round == round_ else None
 
     def save_upload(self, round_: int, parts: Mapping[str, Tensor]) -> None:

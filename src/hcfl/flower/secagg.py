@@ -4,9 +4,9 @@ Every client adds masks to its vector: one with each of its neighbours, which ca
 gives its neighbours shares of the secrets behind them. After the vectors are in, clients return their shares: of the
 own mask of whoever sent a vector, of the key of whoever did not, so that its half of the common masks can be taken off.
 
-Keys, key agreement, encryption and secret sharing are Flower's. Two things are not. Masks are a stream of AES in counter
-mode: Flower's generator shortens every seed to 32 bits, which can be searched. And sums are of 64-bit whole numbers:
-Flower's are of 32 bits and round at random. Its workflow also needs a legacy context with a strategy of its own.
+Keys, key agreement, encryption and secret sharing are Flower's. Two things are not. Masks are a stream of AES in
+counter mode: Flower's generator shortens every seed to 32 bits, which can be searched. And sums are of 64-bit whole
+numbers: Flower's are of 32 bits and round at random. Its workflow also needs a legacy context with a legacy strategy.
 """
 
 import os
@@ -88,7 +88,10 @@ class Revealed:
 
 
 def threshold_of(shares: int) -> int:
-    """Return how many shares of a secret open it: two thirds, so that a third may drop out, and as many may conspire."""
+    """Return how many shares of a secret open it: two thirds, so that a third of the clients may drop out.
+
+    A client gives a share of one of the two secrets, so nobody gets both, whomever the server calls dropped.
+    """
     return max(2, ceil(2 * shares / 3))
 
 
@@ -171,8 +174,10 @@ def unmask(
 
     `dropped` gave shares, but no vector; `peers` says who shared with whom.
     """
-    total = np.sum(list(masked.values()), axis=0, dtype=np.uint64)
-    length = len(total)
+    length = len(next(iter(masked.values())))
+    total: Vector = np.zeros(length, dtype=np.uint64)
+    for vector in masked.values():
+        total = total + vector
     for client in masked:
         seed = _opened(client, [one.seeds[client] for one in revealed.values() if client in one.seeds], peers[client])
         total = total - stream(seed, length)

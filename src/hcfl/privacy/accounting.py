@@ -2,8 +2,7 @@
 
 from math import exp, sqrt
 
-from scipy.optimize import brentq
-from scipy.stats import norm
+from scipy.special import log_ndtr, ndtr
 
 from hcfl.config import PrivacyConfig
 from hcfl.privacy.noise import multiplier
@@ -12,22 +11,25 @@ from hcfl.privacy.noise import multiplier
 def delta_of(epsilon: float, noise_multiplier: float, releases: int) -> float:
     """Return the exact δ of that many releases, each with noise of `noise_multiplier` times the sensitivity.
 
-    Several Gaussian releases are as one with √releases times the sensitivity, whatever was chosen in between (Dong, Roth
-    and Su, Gaussian differential privacy, 2022); δ of one is by Balle and Wang (2018).
+    Several Gaussian releases are as one with √releases times the sensitivity, whatever was chosen in between (Dong,
+    Roth and Su, Gaussian differential privacy, 2022); δ of one is by Balle and Wang (2018).
     """
     distance = sqrt(releases) / noise_multiplier
     far, near = distance / 2 - epsilon / distance, -distance / 2 - epsilon / distance
-    return float(norm.cdf(far) - exp(min(700.0, epsilon + norm.logcdf(near))))
+    return float(ndtr(far) - exp(epsilon + log_ndtr(near)))
 
 
 def epsilon_of(delta: float, noise_multiplier: float, releases: int) -> float:
     """Return the smallest ε that these releases have at δ."""
     if delta_of(0.0, noise_multiplier, releases) <= delta:
         return 0.0
-    above = 1.0
+    below, above = 0.0, 1.0
     while delta_of(above, noise_multiplier, releases) > delta:
-        above *= 2
-    return float(brentq(lambda epsilon: delta_of(epsilon, noise_multiplier, releases) - delta, 0.0, above))
+        below, above = above, 2 * above
+    while above - below > 1e-9 * above:
+        middle = (below + above) / 2
+        below, above = (middle, above) if delta_of(middle, noise_multiplier, releases) > delta else (below, middle)
+    return above
 
 
 def spent(privacy: PrivacyConfig, rounds: int) -> tuple[float, float] | None:

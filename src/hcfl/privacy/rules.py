@@ -5,6 +5,7 @@ from hcfl.errors import InputError
 from hcfl.local import ClusterModels
 from hcfl.method import Method
 from hcfl.methods import METHODS
+from hcfl.models import Network
 from hcfl.tiers import Assigned, Single
 from hcfl.tiers.distance import Evidence
 
@@ -46,6 +47,16 @@ def settled(config: Config, method: Method) -> Config:
     if reason := refusal(method, chosen.mode):
         raise InputError(f"privacy.mode = {chosen.mode!r}: {method.name} {reason}")
     return config.updated("privacy", **{**options, **given})
+
+
+def check_model(config: Config, network: Network) -> None:
+    """Say where a model cannot take noise."""
+    mode = config.privacy.mode
+    if mode in NOISED and network.buffers:
+        raise InputError(
+            f"privacy.mode = {mode!r}: the model has running statistics, and a variance with noise can be negative; "
+            "take one without batch normalisation, such as model.norm = group"
+        )
 
 
 def refusal(method: Method, mode: Mode) -> str | None:

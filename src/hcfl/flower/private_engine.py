@@ -1,5 +1,6 @@
 """The engine for private runs: it gets the participants' sums, and makes the update of all of them together from it."""
 
+import json
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -10,7 +11,7 @@ from uuid import uuid4
 import torch
 from torch import Tensor
 
-from hcfl import rng
+from hcfl import flat, rng
 from hcfl.config import PrivacyConfig
 from hcfl.data import Federation
 from hcfl.errors import InputError
@@ -54,7 +55,7 @@ class Collected:
 
 
 @dataclass
-class Sums:
+class Private:
     """Ask the clients of a round for their part of the sums. A round that cannot be summed is asked for again."""
 
     directory: Directory
@@ -89,20 +90,20 @@ class Sums:
             known = {client: None if client in self.lost else states.get(client) for client in participants}
             tasks = {c: task_for(self.common, method, broadcast, c, known[c]) for c in participants if c in here}
             absent = {client: "is not connected" for client in participants if client not in here}
-            collected = self._collect(tasks, here, broadcast.round, seed)
+            collected = self._collect(tasks, here, needed, broadcast.round, seed)
             self.lost = (self.lost | collected.lost) - set(collected.clients)
             if len(collected.clients) >= needed:
                 break
             if time.monotonic() >= end:
                 raise InputError(
-                    f"quorum = {self.patience.quorum:g}: {len(collected.clients)} of {len(participants)} clients can be "
-                    f"summed in round {broadcast.round}, but {needed} are needed; resume when more of them are there"
+                    f"quorum = {self.patience.quorum:g}: {len(collected.clients)} of {len(participants)} clients are "
+                    f"in the sum of round {broadcast.round}, but {needed} are needed; resume when more are there"
                 )
             time.sleep(PAUSE)
         self.on_absent(broadcast.round, absent | collected.failed)
         update = self._together(broadcast, collected)
-        rows = [Weights(row) for row in update.weights.split(1)]
-        return update, [ClientState(broadcast.round, broadcast.clusters, row) for row in rows]
+        rows = [update.weights[[row]] for row in range(len(update.clients))]
+        return update, [ClientState(broadcast.round, broadcast.clusters, Weights(row)) for row in rows]
 
     def _together(self, broadcast: Broadcast, collected: Collected) -> Update:
         clients = collected.clients
@@ -111,9 +112,11 @@ class Sums:
         weights = broadcast.weights[list(clients)]
         return averaged(broadcast.ensemble, sums, clients, weights, collected.bytes, noise)
 
-    def _collect(self, tasks: Mapping[int, Task], here: Mapping[int, int], round_: int, seed: int) -> Collected:
+    def _collect(
+        self, tasks: Mapping[int, Task], here: Mapping[int, int], needed: int, round_: int, seed: int
+    ) -> Collected:
         if self.privacy.mode == "secagg":
-            return self._sealed(tasks, here, round_, seed)
+            return self._sealed(tasks, here, needed, round_, seed)
         uploads, failed, lost = self._uploads(tasks, tasks, here, "train", torch.float32)
         sums: dict[str, Tensor] = {}
         if uploads:
@@ -121,8 +124,13 @@ class Sums:
             sums = {name: torch.stack([parts[name].double() for parts in every]).sum(dim=0) for name in every[0]}
         return Collected(tuple(sorted(uploads)), sums, sum(map(_bytes, uploads.values())), failed, lost)
 
-    def _sealed(self, tasks: Mapping[int, Task], here: Mapping[int, int], round_: int, seed: int) -> Collected:
-        """Go through the steps of SecAgg+; whoever fails in one is not asked for the next."""
+    def _sealed(
+        self, tasks: Mapping[int, Task], here: Mapping[int, int], needed: int, round_: int, seed: int
+    ) -> Collected:
+        """Go through the steps of SecAgg+; whoever fails in one is not asked for the next.
+
+        A sum that will not count is not opened: its difference to the one that does would be somebody's own.
+        """
         session = f"{self.common.experiment}-{round_}-{uuid4().hex}"
         order = rng.numpy_generator(seed, "ring", round_).permutation(sorted(tasks)).tolist()
 
@@ -144,6 +152,9 @@ class Sums:
         uploads, more, lost = self._uploads(questions, tasks, here, "train.sealed", torch.int64)
         failed |= more
 
+        if len(uploads) < needed:
+            few = f"{len(uploads)} vectors came, {needed} are needed"
+            return Collected((), {}, 0, {**dict.fromkeys(uploads, few), **failed}, lost)
         dropped = tuple(client for client in shared if client not in uploads)
         reveal = {
             client: AskReveal(
@@ -156,13 +167,12 @@ class Sums:
         revealed, _ = self._ask(secagg.Revealed, reveal, here, "query.reveal")
         masked = {client: whole_numbers(upload.parts) for client, upload in uploads.items()}
         try:
-            if not masked:
-                raise InputError("privacy.mode = 'secagg': nobody sent a vector")
             total = secagg.unmask(masked, dropped, peers, public, revealed)
         except InputError as error:
             return Collected((), {}, 0, {**dict.fromkeys(masked, str(error)), **failed}, lost)
         sums = separated(torch.from_numpy(secagg.decode(total)), next(iter(uploads.values())).parts)
-        return Collected(tuple(sorted(uploads)), sums, sum(map(_bytes, uploads.values())), failed, lost)
+        size = sum(_bytes(answer) for kind in (public, shared, uploads, revealed) for answer in kind.values())
+        return Collected(tuple(sorted(uploads)), sums, size, failed, lost)
 
     def _uploads(
         self,
@@ -196,5 +206,8 @@ class Sums:
         )
 
 
-def _bytes(upload: Upload) -> int:
-    return sum(part.numel() * part.element_size() for part in upload.parts.values())
+def _bytes(answer: object) -> int:
+    """Return the size of what an answer holds: numbers, keys, shares."""
+    tree, tensors = flat.flatten(answer)
+    numbers = sum(tensor.numel() * tensor.element_size() for tensor in tensors.values())
+    return numbers if tensors else len(json.dumps(tree))
