@@ -123,5 +123,5 @@ def test_keys_and_shares_that_are_not_in_order_are_refused():
 
 def test_numbers_that_do_not_fit_are_refused():
     for value in (float("nan"), float("inf"), 2.0**31):
-        with pytest.raises(InputError, match="an upload has numbers beyond 2.14748e\\+08; training diverged"):
+        with pytest.raises(InputError, match=r"an upload has numbers beyond 2.14748e\+08; training diverged"):
             secagg.encode(np.array([0.0, value]), 10)

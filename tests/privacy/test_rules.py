@@ -56,15 +56,8 @@ def test_what_a_method_needs_decides(name, mode):
 
 
 def test_hcfl_plus_with_a_fixed_number_of_clusters_can():
-    config = from_flat(
-        method="hcfl+(fedrc)",
-        adaptation="fixed",
-        distance="none",
-        clusters=3,
-        clients=4,
-        privacy="secagg",
-        engine="flower",
-    )
+    fixed = {"adaptation": "fixed", "distance": "none", "clusters": 3}
+    config = from_flat(method="hcfl+(fedrc)", **fixed, clients=4, privacy="secagg", engine="flower")
     assert prepare(config).config.privacy.mode == "secagg"
 
 
@@ -95,6 +88,16 @@ def test_settings_that_make_no_sense_are_refused(settings, sentence):
     with pytest.raises(InputError) as error:
         settled(from_flat(method="fedavg", **settings), build("fedavg"))
     assert str(error.value).startswith(sentence)
+
+
+def test_noise_and_running_statistics_do_not_go_together():
+    settings = {"method": "fedavg", "clients": 4, "engine": "flower", "model": "resnet-18"}
+    with pytest.raises(
+        InputError, match=r"^privacy.mode = 'local-dp': the model has running statistics, and a variance"
+    ):
+        prepare(from_flat(**settings, privacy="local-dp"))
+    assert prepare(from_flat(**settings, privacy="local-dp", norm="group")).config.privacy.clip == 1
+    assert prepare(from_flat(**settings, privacy="secagg")).setting.network.buffers
 
 
 def test_what_was_chosen_is_recorded():

@@ -48,7 +48,7 @@ def query(message: Message, context: Context) -> Message:
 def train(message: Message, context: Context) -> Message:
     """Take part in a round; where uploads are to be noised, send summands instead of an update."""
     task = records.unpack(Task, message.content)
-    privacy = Config.from_yaml(task.common.config).privacy
+    privacy = _privacy(task.common.config)
     if privacy.mode == "none":
         answer: object = _reply(task, context)
     else:
@@ -105,7 +105,7 @@ def _upload(task: Task, context: Context, protect: "Callable[[_Done], Parts]") -
 
 
 def _noised(done: "_Done", privacy: PrivacyConfig, message: Message, context: Context) -> Parts:
-    """Return summands with everything in them bounded; noise of its own is drawn once for each round.
+    """Return summands with everything in them bounded; a client's own noise is drawn once for each round.
 
     Were it drawn again when a round is played again, the mean of both would have less of it.
     """
@@ -118,6 +118,11 @@ def _noised(done: "_Done", privacy: PrivacyConfig, message: Message, context: Co
     if privacy.mode == "local-dp":
         done.store.save_upload(done.round, upload)
     return upload
+
+
+@lru_cache(maxsize=1)
+def _privacy(config: str) -> PrivacyConfig:
+    return Config.from_yaml(config).privacy
 
 
 @dataclass(frozen=True)

@@ -50,7 +50,7 @@ def _single(parts: Parts) -> Parts:
 
 
 def with_noise(privacy: PrivacyConfig, sums: Parts, clients: int) -> Parts:
-    """Add the server's noise to the sums, in place of nobody's: a seed that others know would take it off again."""
+    """Add the server's noise to the sums, where it is the server's to add."""
     if privacy.mode != "central-dp":
         return sums
     arrays = {name: part.numpy().copy() for name, part in sums.items()}

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from hcfl.flower.messages import Task
-from hcfl.flower.secagg import PublicKeys, Revealed
+from hcfl.flower.secagg import PublicKeys
 from hcfl.privacy.sums import MODELS, Parts, is_model
 
 
@@ -68,9 +68,6 @@ class AskReveal:
     session: str
     alive: tuple[int, ...]
     dropped: tuple[int, ...]
-
-
-__all__ = ["AskKeys", "AskReveal", "AskShares", "PublicKeys", "Revealed", "SealedTask", "Shares", "Upload"]
 
 
 def joined(parts: Parts) -> NDArray[np.float64]:
