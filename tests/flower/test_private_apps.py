@@ -163,6 +163,14 @@ def test_runs_with_noise(tmp_path, mode, method):
     assert '"delta": 1e-05' in summary
 
 
+def test_noise_that_is_too_much_is_said(tmp_path):
+    sentence = (
+        r"^training.lr = 0.06: training diverged in round 2; try a smaller one, more clients or a smaller privacy"
+    )
+    with pytest.raises(InputError, match=sentence):
+        play(tmp_path / "run", method="fedavg", privacy="local-dp", clip=1e9)
+
+
 def test_noise_of_a_client_is_drawn_once_for_a_round(tmp_path):
     """A reply that is lost, and asked for again, does not give the server two draws to take the mean of."""
     grid = FakeGrid({100 + c: ("", {"partition-id": c, "num-partitions": 6}) for c in range(6)})

@@ -20,7 +20,7 @@ from hcfl.flower import dp, records, secagg_client
 from hcfl.flower.client_data import Mine, held_by, introduce
 from hcfl.flower.client_store import ClientStore, StateLostError
 from hcfl.flower.messages import Common, Question, Reply, Task, broadcast_of
-from hcfl.flower.sum_messages import AskKeys, AskReveal, AskShares, SealedTask, Upload
+from hcfl.flower.sum_messages import DIVERGED, FAILED, AskKeys, AskReveal, AskShares, SealedTask, Upload
 from hcfl.inputs import Scaled
 from hcfl.method import Method
 from hcfl.owners import Owners
@@ -32,9 +32,6 @@ from hcfl.threads import threads
 from hcfl.tiers.gaussians import mixture_log_density
 
 app = ClientApp()
-
-FAILED = "could not do its part; its own log says why"
-"""All that a client says of its problems where the run is private."""
 
 
 @app.query()
@@ -96,12 +93,14 @@ def _reply(task: Task, context: Context) -> Reply:
 
 def _upload(task: Task, context: Context, protect: "Callable[[_Done], Parts]") -> Upload:
     try:
-        parts = protect(_take_part(task, context))
+        done = _take_part(task, context)
+        diverged = not done.update.finite.all()
+        parts = {} if diverged else protect(done)
     except InputError as error:
         print(f"Round {task.round}: {error}", flush=True)  # here, since it may tell something of the data
         lost = isinstance(error, StateLostError)
         return Upload(task.common.experiment, task.round, task.client, {}, problem=FAILED, lost=lost)
-    return Upload(task.common.experiment, task.round, task.client, parts)
+    return Upload(task.common.experiment, task.round, task.client, parts, problem=DIVERGED if diverged else "")
 
 
 def _noised(done: "_Done", privacy: PrivacyConfig, message: Message, context: Context) -> Parts:

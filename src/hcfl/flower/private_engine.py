@@ -21,6 +21,7 @@ from hcfl.flower.engine import Absent, Patience
 from hcfl.flower.exchange import ask
 from hcfl.flower.messages import Common, Task, task_for
 from hcfl.flower.sum_messages import (
+    DIVERGED,
     AskKeys,
     AskReveal,
     AskShares,
@@ -94,6 +95,13 @@ class Private:
             self.lost = (self.lost | collected.lost) - set(collected.clients)
             if len(collected.clients) >= needed:
                 break
+            if DIVERGED in collected.failed.values():
+                also = ", more clients or a smaller privacy.clip: there may be too much noise" * (
+                    self.privacy.clip is not None
+                )
+                raise InputError(
+                    f"training.lr = {sgd.lr:g}: training diverged in round {broadcast.round}; try a smaller one{also}"
+                )
             if time.monotonic() >= end:
                 raise InputError(
                     f"quorum = {self.patience.quorum:g}: {len(collected.clients)} of {len(participants)} clients are "

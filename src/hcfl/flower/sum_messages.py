@@ -13,6 +13,10 @@ from hcfl.flower.messages import Task
 from hcfl.flower.secagg import PublicKeys
 from hcfl.privacy.sums import MODELS, Parts, is_model
 
+FAILED = "could not do its part; its own log says why"
+DIVERGED = "training diverged"
+"""All that a client says of its problems where the run is private."""
+
 
 @dataclass(frozen=True)
 class Upload:
