@@ -36,6 +36,7 @@ from hcfl.flower.sum_messages import (
 from hcfl.method import Method
 from hcfl.models import Network
 from hcfl.privacy.noise import deviation
+from hcfl.privacy.rules import NOISED
 from hcfl.privacy.sums import averaged
 from hcfl.state import Broadcast, ClientState, Update
 from hcfl.tiers import Weights
@@ -96,9 +97,8 @@ class Private:
             if len(collected.clients) >= needed:
                 break
             if DIVERGED in collected.failed.values():
-                also = ", more clients or a smaller privacy.clip: there may be too much noise" * (
-                    self.privacy.clip is not None
-                )
+                noised = self.privacy.mode in NOISED
+                also = ", more clients or a smaller privacy.clip: there may be too much noise" if noised else ""
                 raise InputError(
                     f"training.lr = {sgd.lr:g}: training diverged in round {broadcast.round}; try a smaller one{also}"
                 )
