@@ -27,7 +27,7 @@ METRICS = {
 SUMMARY = {
     "method", "data", "seed", "rounds", "val_best", "val_best_round", "test_best", "test_best_round", "val_last",
     "test_last", "test_at_best_val", "clusters_last", "clusters_max", "clusters_true", "ari_last",
-    "ari_affected_last", "seconds_per_round", "bytes_up", "bytes_down",
+    "ari_affected_last", "seconds_per_round", "bytes_up", "bytes_down", "epsilon", "delta",
 }  # fmt: skip
 
 

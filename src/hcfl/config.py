@@ -142,6 +142,28 @@ class EvaluationConfig(Section):
     )
 
 
+Mode = Literal["none", "local-dp", "central-dp", "secagg"]
+"""Ways to keep clients' uploads from the server, or from whoever sees its models."""
+
+
+class PrivacyConfig(Section):
+    """What is done to uploads so that less is learnt from them."""
+
+    mode: Mode = Field(
+        "none",
+        description="engine flower: none, local-dp (clients add noise), central-dp (the server does), "
+        "or secagg (the server sees sums only)",
+    )
+    clip: float | None = Field(
+        None, gt=0, description="local-dp, central-dp: how far one client can move the models; default 1"
+    )
+    epsilon: float | None = Field(None, gt=0, le=1, description="local-dp: ε of one upload; default 1")
+    noise_multiplier: float | None = Field(
+        None, gt=0, description="central-dp: deviation of the noise, in units of clip; default 1"
+    )
+    delta: float | None = Field(None, gt=0, lt=1, description="local-dp, central-dp: δ; default 1e-5")
+
+
 class Config(Section):
     """One experiment."""
 
@@ -150,6 +172,7 @@ class Config(Section):
     model: ModelConfig = ModelConfig()
     training: TrainingConfig = TrainingConfig()
     evaluation: EvaluationConfig = EvaluationConfig()
+    privacy: PrivacyConfig = PrivacyConfig()
     seed: int = Field(0, ge=0, description="the seed of everything")
     engine: Literal["auto", "sequential", "batched", "flower"] = Field(
         "auto",
@@ -196,7 +219,12 @@ class Config(Section):
         return yaml.safe_dump(self.model_dump(), sort_keys=False, allow_unicode=True)
 
 
-SHORT_NAMES: dict[str, str] = {"data": "data.source", "model": "model.name", "method": "method.name"}
+SHORT_NAMES: dict[str, str] = {
+    "data": "data.source",
+    "model": "model.name",
+    "method": "method.name",
+    "privacy": "privacy.mode",
+}
 """Names for people that differ from the field's own; every other field is called by its last name."""
 
 

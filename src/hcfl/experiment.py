@@ -22,6 +22,7 @@ from hcfl.method import Method
 from hcfl.models import IMAGE_NETWORK_OPTIONS, IMAGE_NETWORKS, MODELS, Builder, Network, Pair, check_pair, default_model
 from hcfl.playing import OnRound, Prepared, Run, play_on
 from hcfl.precision import check_precision
+from hcfl.privacy.rules import check_model, settled
 from hcfl.report import notebook
 from hcfl.rounds import Engine, Record, Setting
 from hcfl.tiers import Assigned
@@ -49,6 +50,7 @@ def prepare(
         config = config.updated("method", **used)
     else:
         config = config.updated("method", name=method.name, clusters=method.clusters)
+    config = settled(config, method)
 
     federation = federation or build(config.data, config.seed)
     config = config.model_copy(update={"data": federation.settings})
@@ -69,6 +71,7 @@ def prepare(
         config.seed,
         identical=isinstance(method.weighting, Assigned),
     )
+    check_model(config, network)
     check_precision(config.precision, device)
     network = replace(network, half=config.precision == "bf16")
     config = with_threads(with_local_steps(config, federation), network, device)

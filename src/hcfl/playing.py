@@ -55,7 +55,8 @@ def play_on(
             else:
                 run_folder.discard(path)
             raise
-        found = profiles.measure(federation, network, method, state.server)
+        private = config.privacy.mode != "none"  # then nothing but sums may leave the clients
+        found = None if private else profiles.measure(federation, network, method, state.server)
     summary = run_folder.finish(path, method.name, config, federation, state, metrics)
     checkpoint.save_outline(path / run_folder.CHECKPOINT, federation, found)
     return Run(path, config, federation, summary, metrics, state, method, network, found)

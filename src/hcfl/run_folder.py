@@ -13,6 +13,7 @@ from hcfl.config import Config
 from hcfl.data import Federation
 from hcfl.errors import InputError
 from hcfl.evaluation import Quality
+from hcfl.privacy.accounting import spent
 from hcfl.rounds import Record
 from hcfl.split_distances import split_row
 from hcfl.state import RunState
@@ -192,6 +193,7 @@ def summarise(method: str, config: Config, concepts: int | None, metrics: Sequen
     last = metrics[-1]
     val_best = _best(metrics, "val")
     test_best = _best(metrics, "test")
+    epsilon, delta = spent(config.privacy, last["round"]) or (None, None)
     return {
         "method": method,
         "data": config.data.source,
@@ -213,6 +215,8 @@ def summarise(method: str, config: Config, concepts: int | None, metrics: Sequen
         "seconds_per_round": sum(row["seconds"] for row in metrics) / len(metrics),
         "bytes_up": sum(row["bytes_up"] for row in metrics),
         "bytes_down": sum(row["bytes_down"] for row in metrics),
+        "epsilon": epsilon,
+        "delta": delta,
     }
 
 

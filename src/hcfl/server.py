@@ -144,11 +144,12 @@ def _occupied(method: Method, state: ServerState) -> Tensor:
 
 
 def record(state: ServerState, update: Update) -> ServerState:
-    """Remember each participant's report; a client's cluster is the one with its largest weight."""
+    """Remember each participant's report; a client's cluster is the one with its largest weight, where it is known."""
     ids = torch.tensor(update.clients)
     weights, members, sizes = state.weights.clone(), state.members.clone(), state.sizes.clone()
-    weights[ids] = update.weights
-    members[ids] = weights[ids].argmax(dim=1)
+    if update.sealed is None:
+        weights[ids] = update.weights
+        members[ids] = weights[ids].argmax(dim=1)
     sizes[ids] = update.sizes
     last_seen = state.last_seen.clone()
     last_seen[ids] = state.round + 1

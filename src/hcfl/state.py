@@ -118,6 +118,8 @@ class Update:
     held_out: Tensor | None = None
     """How many of its held-out samples the received models get right, and how many there are, (participants, 2), where
     participants measure by themselves."""
+    sealed: int | None = None
+    """Bytes of all uploads where only their sum was opened: then rows are means, and nobody's weights are known."""
 
     @staticmethod
     def join(updates: Sequence["Update"]) -> "Update":

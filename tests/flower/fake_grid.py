@@ -8,6 +8,7 @@ import pytest
 from flwr.app import Context, Error, Message, RecordDict
 from flwr.supercore.task_identity import TaskIdentity
 
+from hcfl.errors import InputError
 from hcfl.flower import client_app
 
 
@@ -21,6 +22,8 @@ class FakeGrid:
     answered: list[Message] = field(default_factory=list)
     before: dict[int, list] = field(default_factory=dict)
     """For each node, what happens to its next training messages: None as usual, or a function of the reply."""
+    contexts: dict[int, Context] = field(default_factory=dict)
+    """What nodes keep in memory between messages."""
 
     def get_nodes(self):
         return [SimpleNamespace(node_id=node, name=name) for node, (name, _) in self.nodes.items()]
@@ -40,10 +43,13 @@ class FakeGrid:
         return names
 
     def _answer(self, name, node, message):
-        context = Context(run_id=1, node_id=node, node_config=self.nodes[node][1], state=RecordDict(), run_config={})
-        reply = client_app.app(message, context)
+        new = Context(run_id=1, node_id=node, node_config=self.nodes[node][1], state=RecordDict(), run_config={})
+        try:
+            reply = client_app.app(message, self.contexts.setdefault(node, new))
+        except InputError as error:  # Flower says of any exception that there was one
+            reply = Message(Error(2, str(error)), reply_to=message)
         planned = self.before.get(node, [])
-        if message.metadata.message_type == "train" and planned:
+        if message.metadata.message_type.startswith("train") and planned:
             change = planned.pop(0)
             reply = reply if change is None else change(message, reply)
         if reply is not None:

@@ -1,20 +1,25 @@
 """On Flower's own simulation, with Ray: the same clusters, events and parameters as one client after another."""
 
+import json
 import subprocess
 from pathlib import Path
 
 import pytest
 from processes import wait_for
 from same import same_run
+from torch.testing import assert_close
 
 from hcfl import flower, run_folder
+from hcfl.checkpoint import load
 from hcfl.cli import main
 from hcfl.config import from_flat
 from hcfl.errors import InputError
 from hcfl.experiment import execute, prepare
 from hcfl.flower import simulation
+from hcfl.flower.client_store import ClientStore
 
 METHODS = ("fedavg", "fedem", "cfl", "stocfl", "hcfl+(fedrc)")
+PRIVATE = (("fedavg", "secagg"), ("fedrc", "secagg"), ("fedrc", "local-dp"), ("fedavg", "central-dp"))
 DIGITS = {
     "data": "digits",
     "clients": 10,
@@ -31,13 +36,27 @@ def config(method: str, engine: str = "sequential"):
     return from_flat(method=method, engine=engine, **{**DIGITS, **extra})
 
 
+def own_clusters(out: Path, round_: int) -> list[int]:
+    """Which cluster each client of a simulation has found for itself; in a private run, nobody else knows."""
+    (folder,) = (out / "client-states").iterdir()
+    stores = [ClientStore(folder.parent, folder.name.removeprefix("experiment-"), str(client)) for client in range(10)]
+    return [int(store.load(round_).weights.client.argmax()) for store in stores]
+
+
+def private(method: str, mode: str, engine: str):
+    """Two rounds with another privacy."""
+    return from_flat(method=method, engine=engine, privacy=mode, **{**DIGITS, "rounds": 2})
+
+
 @pytest.mark.slow
-def test_five_methods_are_what_the_sequential_engine_plays(tmp_path):
+def test_five_methods_are_what_the_sequential_engine_plays_and_private_runs_have_their_averages(tmp_path):
     """One simulation plays them all: it takes longer to start than to play."""
     folder = tmp_path / "flower"
     folder.mkdir()
     for method in METHODS:
         (folder / f"{method}.yaml").write_text(config(method).to_yaml())
+    for method, mode in PRIVATE:
+        (folder / f"{method} {mode}.yaml").write_text(private(method, mode, "flower").to_yaml())
     with simulation.superlink(tmp_path) as environment:
         app = Path(__file__).parent / "many_runs"
         command = [simulation.program("flwr"), "run", str(app), "simulation", "--stream"]
@@ -51,6 +70,20 @@ def test_five_methods_are_what_the_sequential_engine_plays(tmp_path):
         same_run(folder / method, tmp_path / method)
         changed += len(run_folder.rows(tmp_path / method, "events.jsonl"))
     assert changed > 3
+    for method, mode in PRIVATE:
+        out = folder / f"{method} {mode}"
+        summary = json.loads((out / "summary.json").read_text())
+        assert summary["rounds"] == 2, said.stdout[-3000:]
+        if mode == "secagg":
+            plain = execute(prepare(private(method, "none", "sequential")), tmp_path / out.name).state.server
+            sums = load(out / "checkpoint")[0].server
+            assert sums.clusters == plain.clusters
+            for part in ("heads", "extractors"):
+                assert_close(getattr(sums.ensemble, part), getattr(plain.ensemble, part), rtol=0, atol=1e-4)
+            assert own_clusters(out, 2) == plain.members.tolist()
+            assert summary["epsilon"] is None
+        else:
+            assert summary["epsilon"] > 0
 
 
 @pytest.mark.slow

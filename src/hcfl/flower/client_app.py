@@ -1,6 +1,7 @@
 """The ClientApp: one client's part of a round on its own node, by the same `client.py` that the local engines use."""
 
 import json
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
@@ -10,19 +11,23 @@ from flwr.app import Context, Message
 from flwr.clientapp import ClientApp
 
 from hcfl.client import catch_up, take_part
-from hcfl.config import Config
+from hcfl.config import Config, PrivacyConfig
 from hcfl.ensemble import Ensemble, class_log_probs, embed
 from hcfl.errors import InputError
 from hcfl.evaluation import mixture
 from hcfl.experiment import prepare
-from hcfl.flower import records
+from hcfl.flower import dp, records, secagg_client
 from hcfl.flower.client_data import Mine, held_by, introduce
 from hcfl.flower.client_store import ClientStore, StateLostError
 from hcfl.flower.messages import Common, Question, Reply, Task, broadcast_of
+from hcfl.flower.sum_messages import DIVERGED, FAILED, AskKeys, AskReveal, AskShares, SealedTask, Upload
 from hcfl.inputs import Scaled
+from hcfl.method import Method
 from hcfl.owners import Owners
+from hcfl.privacy.rules import NOISED
+from hcfl.privacy.sums import Parts, once, summands
 from hcfl.rounds import Setting
-from hcfl.state import Broadcast, ClientState
+from hcfl.state import Broadcast, ClientState, Update
 from hcfl.threads import threads
 from hcfl.tiers.gaussians import mixture_log_density
 
@@ -38,14 +43,85 @@ def query(message: Message, context: Context) -> Message:
 
 @app.train()
 def train(message: Message, context: Context) -> Message:
-    """Take part in a round."""
+    """Take part in a round; where uploads are to be noised, send summands instead of an update."""
     task = records.unpack(Task, message.content)
+    privacy = _privacy(task.common.config)
+    if privacy.mode == "none":
+        answer: object = _reply(task, context)
+    else:
+        answer = _upload(task, context, lambda done: _noised(done, privacy, message, context))
+    return Message(records.pack(answer), reply_to=message)
+
+
+@app.query("keys")
+def keys(message: Message, context: Context) -> Message:
+    """Make the keys of a sum that the server will see, and of which it will see nothing else."""
+    asked = records.unpack(AskKeys, message.content)
+    return Message(records.pack(secagg_client.announce(asked, context)), reply_to=message)
+
+
+@app.query("shares")
+def shares(message: Message, context: Context) -> Message:
+    """Give neighbours shares of the secrets."""
+    asked = records.unpack(AskShares, message.content)
+    return Message(records.pack(secagg_client.share(asked, context)), reply_to=message)
+
+
+@app.train("sealed")
+def sealed(message: Message, context: Context) -> Message:
+    """Take part in a round, and send summands under masks."""
+    asked = records.unpack(SealedTask, message.content)
+    answer = _upload(asked.task, context, lambda done: secagg_client.masked(asked, done.summands, context))
+    return Message(records.pack(answer), reply_to=message)
+
+
+@app.query("reveal")
+def reveal(message: Message, context: Context) -> Message:
+    """Return the shares that open the sum."""
+    asked = records.unpack(AskReveal, message.content)
+    return Message(records.pack(secagg_client.reveal(asked, context)), reply_to=message)
+
+
+def _reply(task: Task, context: Context) -> Reply:
     try:
-        reply = _take_part(task, context)
+        update = _take_part(task, context).update
     except InputError as error:
         lost = isinstance(error, StateLostError)
-        reply = Reply(task.common.experiment, task.round, task.client, None, problem=str(error), lost=lost)
-    return Message(records.pack(reply), reply_to=message)
+        return Reply(task.common.experiment, task.round, task.client, None, problem=str(error), lost=lost)
+    return Reply(task.common.experiment, task.round, task.client, update)
+
+
+def _upload(task: Task, context: Context, protect: "Callable[[_Done], Parts]") -> Upload:
+    try:
+        done = _take_part(task, context)
+        diverged = not done.update.finite.all()
+        parts = {} if diverged else protect(done)
+    except InputError as error:
+        print(f"Round {task.round}: {error}", flush=True)  # here, since it may tell something of the data
+        lost = isinstance(error, StateLostError)
+        return Upload(task.common.experiment, task.round, task.client, {}, problem=FAILED, lost=lost)
+    return Upload(task.common.experiment, task.round, task.client, parts, problem=DIVERGED if diverged else "")
+
+
+def _noised(done: "_Done", privacy: PrivacyConfig, message: Message, context: Context) -> Parts:
+    """Return summands with everything in them bounded; a client's own noise is drawn once for each round.
+
+    Were it drawn again when a round is played again, the mean of both would have less of it.
+    """
+    if privacy.mode not in NOISED:
+        raise InputError(f"privacy.mode = {privacy.mode!r}: the server asked for an upload without masks")
+    sent = done.store.load_upload(done.round)
+    if sent is not None:
+        return sent
+    upload = dp.protected(done.method, privacy, summands(done.received, once(done.update)), message, context)
+    if privacy.mode == "local-dp":
+        done.store.save_upload(done.round, upload)
+    return upload
+
+
+@lru_cache(maxsize=1)
+def _privacy(config: str) -> PrivacyConfig:
+    return Config.from_yaml(config).privacy
 
 
 @dataclass(frozen=True)
@@ -63,7 +139,22 @@ def _prepared(common: Common, client: int, node: str) -> _Prepared:
     return _Prepared(mine, prepare(config, mine.federation).setting, config.threads)
 
 
-def _take_part(task: Task, context: Context) -> Reply:
+@dataclass(frozen=True)
+class _Done:
+    """A client's part of a round, done; it has not left the client yet."""
+
+    round: int
+    method: Method
+    received: Ensemble
+    update: Update
+    store: ClientStore
+
+    @property
+    def summands(self) -> Parts:
+        return summands(self.received, self.update)
+
+
+def _take_part(task: Task, context: Context) -> _Done:
     common, node = task.common, context.node_config
     prepared = _prepared(common, task.client, json.dumps(dict(node), sort_keys=True))
     setting, mine = prepared.setting, prepared.mine
@@ -79,7 +170,7 @@ def _take_part(task: Task, context: Context) -> Reply:
             setting.method, setting.network, setting.sgd, data, broadcast, [task.client], known, setting.seed
         )
     store.save(after, task.since)
-    return Reply(common.experiment, task.round, task.client, replace(update, held_out=held_out))
+    return _Done(task.round, setting.method, broadcast.ensemble, replace(update, held_out=held_out), store)
 
 
 def _check_samples(state: ClientState | None, samples: int) -> None:

@@ -20,6 +20,9 @@ from hcfl.inputs import Scaling
 PARTITION = "partition-id"
 """Flower's name for the number of a simulated client."""
 
+SOME = 1
+"""How many samples a client says it has, where it does not say."""
+
 
 @dataclass(frozen=True)
 class Mine:
@@ -42,6 +45,10 @@ def introduce(question: Question, node: Mapping[str, Any]) -> Introduction:
         own = _own(node, question.kind, question.val_share, question.seed, client)
     except InputError as error:
         return Introduction(client, name, problem=str(error))
+    if question.classes:
+        strange = set(own.class_names) - set(question.classes)
+        problem = "has a class that is not among the classes of this run" if strange else ""
+        return Introduction(client, name, train=SOME, shape=own.shape, problem=problem)
     values = own.x[own.train[0]].reshape(-1, own.x.shape[-1]).to(torch.float64)
     return Introduction(
         client=client,
@@ -173,8 +180,20 @@ class Agreement:
         )
 
 
-def agree(experiment: str, names: tuple[str, ...], introductions: Sequence[Introduction]) -> Agreement:
-    """Settle on classes, shape and scaling, from what those clients said who are there."""
+@dataclass(frozen=True)
+class Public:
+    """What the server's owner says of the data of a private run, so that clients need not."""
+
+    classes: tuple[str, ...] = ()
+    mean: float = 0.0
+    std: float = 1.0
+    """How inputs are standardised, in all channels."""
+
+
+def agree(
+    experiment: str, names: tuple[str, ...], introductions: Sequence[Introduction], public: Public | None = None
+) -> Agreement:
+    """Settle on classes, shape and scaling, from what those clients said who are there, or from what is public."""
     there = {one.client: one for one in sorted(introductions, key=lambda one: one.client)}
     first = next(iter(there.values()))
     for one in there.values():
@@ -182,15 +201,19 @@ def agree(experiment: str, names: tuple[str, ...], introductions: Sequence[Intro
             raise InputError(
                 f"names = {one.name}: has inputs of shape {one.shape}, but those of {first.name} are {first.shape}"
             )
-    classes = {name for one in there.values() for name in one.class_names}
-    by_number = all(name.isdecimal() for name in classes)
-    scaling = scaling_of(list(there.values()))
+    if public is None:
+        found = {name for one in there.values() for name in one.class_names}
+        classes = tuple(sorted(found, key=int if all(name.isdecimal() for name in found) else str))
+        scaling = scaling_of(list(there.values()))
+    else:
+        classes = public.classes
+        scaling = Scaling(torch.tensor([public.mean]), torch.tensor([public.std]))
     everybody = [there.get(client, Introduction(client)) for client in range(len(names))]
     return Agreement(
         common=Common(
             experiment=experiment,
             config="",
-            class_names=tuple(sorted(classes, key=int if by_number else str)),
+            class_names=classes,
             mean=tuple(scaling.mean.tolist()),
             std=tuple(scaling.std.tolist()),
         ),

@@ -5,9 +5,12 @@ that is played again, because a reply was lost or the server came back from a ch
 before, and is never applied twice. Two states are enough for that: the one the server knows, and the newest.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import quote
+
+from torch import Tensor
 
 from hcfl import state_file
 from hcfl.ensemble import Ensemble
@@ -29,6 +32,14 @@ class Kept:
     experiment: str
     client: str
     state: ClientState
+
+
+@dataclass(frozen=True)
+class Sent:
+    """An upload with the client's own noise, and the round it was for."""
+
+    round: int
+    parts: Mapping[str, Tensor]
 
 
 @dataclass(frozen=True)
@@ -79,6 +90,19 @@ class ClientStore:
         self.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         state_file.write(self._anchor, anchor, FORMAT)
 
+    def load_upload(self, round_: int) -> Mapping[str, Tensor] | None:
+        """Return what was sent in a round, if it was; nothing is sent for rounds before that any more."""
+        if not self._upload.exists():
+            return None
+        sent = state_file.read(Sent, self._upload, FORMAT, f"upload of client {self.client!r} ({self._upload})")
+        if sent.round > round_:
+            raise InputError(f"round = {round_}: is over, noise was drawn for round {sent.round} since")
+        return sent.parts if sent.round == round_ else None
+
+    def save_upload(self, round_: int, parts: Mapping[str, Tensor]) -> None:
+        """Keep what is about to be sent."""
+        state_file.write(self._upload, Sent(round_, parts), FORMAT)
+
     def rounds(self) -> list[int]:
         """Return the rounds of which a state is kept."""
         names = (path.name.removeprefix("round-").removesuffix(".safetensors") for path in self.folder.glob("round-*"))
@@ -86,6 +110,10 @@ class ClientStore:
 
     def _path(self, round_: int) -> Path:
         return self.folder / f"round-{round_}.safetensors"
+
+    @property
+    def _upload(self) -> Path:
+        return self.folder / "upload.safetensors"
 
     @property
     def _anchor(self) -> Path:

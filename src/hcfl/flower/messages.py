@@ -92,6 +92,8 @@ class Question:
     seed: int
     val_share: float
     kind: str
+    classes: tuple[str, ...] = ()
+    """All there are, in a private run: then clients say of their data only which shape it has."""
 
 
 @dataclass(frozen=True)

@@ -1,7 +1,7 @@
 """What a run on Flower is told by `[tool.flwr.app.config]` and `--run-config`: the experiment, and how to run it."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -9,9 +9,13 @@ from hcfl import run_folder
 from hcfl.config import Config, from_flat
 from hcfl.errors import InputError
 from hcfl.experiment import RUNS
+from hcfl.flower.client_data import Public
 from hcfl.flower.engine import Patience
 
-OWN = ("experiment", "settings", "names", "out", "resume", "problem-file", "quorum", "timeout", "wait")
+OWN = (
+    *("experiment", "settings", "names", "out", "resume", "problem-file", "quorum", "timeout", "wait"),
+    *("classes", "mean", "std"),
+)
 """Keys that are not settings of an experiment."""
 
 
@@ -27,6 +31,7 @@ class RunSettings:
     patience: Patience
     problem_file: Path | None
     """Where a sentence goes if the run cannot go on."""
+    public: Public = field(default_factory=Public)
 
 
 def read(given: Mapping[str, Any]) -> RunSettings:
@@ -34,7 +39,7 @@ def read(given: Mapping[str, Any]) -> RunSettings:
     resumed = str(given.get("resume", ""))
     out = Path(resumed or str(given.get("out", "")) or run_folder.free_path(RUNS, "flower"))
     problem = str(given.get("problem-file", ""))
-    names = tuple(name.strip() for name in str(given.get("names", "")).split(",") if name.strip())
+    names = _names(given, "names")
     patience = Patience(
         timeout=_number(given, "timeout", Patience.timeout),
         quorum=_number(given, "quorum", Patience.quorum),
@@ -44,7 +49,15 @@ def read(given: Mapping[str, Any]) -> RunSettings:
         raise InputError(f"quorum = {patience.quorum:g}: must be above 0 and at most 1")
     if len(set(names)) < len(names):
         raise InputError(f"names = {', '.join(names)}: two clients have the same name")
-    return RunSettings(_config(given), names, out, bool(resumed), patience, Path(problem) if problem else None)
+    mean, std = given.get("mean", Public.mean), _number(given, "std", Public.std)
+    if isinstance(mean, bool) or not isinstance(mean, int | float):
+        raise InputError(f"mean = {mean!r}: must be a number")
+    public = Public(_names(given, "classes"), float(mean), std)
+    return RunSettings(_config(given), names, out, bool(resumed), patience, Path(problem) if problem else None, public)
+
+
+def _names(given: Mapping[str, Any], key: str) -> tuple[str, ...]:
+    return tuple(name.strip() for name in str(given.get(key, "")).split(",") if name.strip())
 
 
 def _config(given: Mapping[str, Any]) -> Config:

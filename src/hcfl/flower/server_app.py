@@ -21,9 +21,10 @@ from hcfl.flower.client_data import Agreement, agree
 from hcfl.flower.directory import Directory
 from hcfl.flower.engine import Absent, Remote
 from hcfl.flower.messages import Common, Question
+from hcfl.flower.private_engine import Private
 from hcfl.flower.run_settings import RunSettings, read
 from hcfl.playing import Prepared, play_on
-from hcfl.rounds import Record
+from hcfl.rounds import Engine, Record
 
 AGREEMENT = "agreement.json"
 """What the clients of a run agreed on, and the name they know it by; to go on, they need the same again."""
@@ -55,6 +56,8 @@ def play(grid: Grid, settings: RunSettings) -> None:
         run_folder.discard(out)  # it ended before its first round did
     config = Config.load(out / run_folder.CONFIG) if going_on else settings.config
     question = Question(settings.names, config.seed, config.data.val_share, config.data.kind)
+    if config.privacy.mode != "none" and settings.names:
+        question = replace(question, classes=_named(settings.public.classes))
     directory = Directory(grid, question, settings.patience.timeout, partial(_refuse, out))
 
     if going_on:
@@ -78,7 +81,10 @@ def play(grid: Grid, settings: RunSettings) -> None:
     else:
         run_folder.create(out, prepared.config)
     _write(out, replace(agreement, common=common))
-    engine = Remote(directory, common, settings.patience, _recorder(out, prepared.setting.federation))
+    record = _recorder(out, prepared.setting.federation)
+    engine: Engine = Remote(directory, common, settings.patience, record)
+    if prepared.config.privacy.mode != "none":
+        engine = Private(directory, common, prepared.config.privacy, settings.patience, record)
     play_on(_with_engine(prepared, engine), out, metrics, _say, checkpoint_every=1)
 
 
@@ -99,7 +105,15 @@ def _deployed(settings: RunSettings, directory: Directory) -> Agreement:
             f"wait = {patience.limit:g}: {needed} clients are needed to begin, but {len(here)} of {len(names)} came "
             f"(missing: {absent})"
         )
-    return agree(uuid4().hex, names, [directory.known[node] for node in here.values()])
+    introductions = [directory.known[node] for node in here.values()]
+    return agree(uuid4().hex, names, introductions, settings.public if directory.question.classes else None)
+
+
+def _named(classes: tuple[str, ...]) -> tuple[str, ...]:
+    """Return the classes of a private run; clients do not say which they hold."""
+    if len(classes) < 2:
+        raise InputError(f"classes = {', '.join(classes)!r}: a private run needs the names of all classes: '0, 1, 2'")
+    return classes
 
 
 def _check_number(directory: Directory, federation: Federation) -> None:
@@ -111,7 +125,7 @@ def _check_number(directory: Directory, federation: Federation) -> None:
         )
 
 
-def _with_engine(prepared: Prepared, engine: Remote) -> Prepared:
+def _with_engine(prepared: Prepared, engine: Engine) -> Prepared:
     return replace(prepared, setting=replace(prepared.setting, engine=engine))
 
 

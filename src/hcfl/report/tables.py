@@ -99,6 +99,8 @@ def summary_table(runs: Sequence[Run]) -> Table:
     add("ARI against the truth", "{}", "ari_last")
     add("megabytes up + down", "{} + {}", "bytes_up", "bytes_down")
     add("seconds per round", "{}", "seconds_per_round")
+    if any(run.summary["epsilon"] is not None for run in runs):
+        add("privacy spent: ε (at δ)", "{} ({})", "epsilon", "delta")
     return table
 
 
@@ -110,4 +112,6 @@ def _shown(summary: Row, key: str) -> str:
         return percent(value).strip()
     if key.startswith("bytes"):
         return f"{value / 1e6:.1f}"
+    if key == "delta":
+        return f"{value:g}"
     return f"{value:.2f}" if isinstance(value, float) else str(value)

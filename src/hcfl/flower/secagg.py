@@ -1,0 +1,227 @@
+"""SecAgg+: the server opens the sum of what clients send, and nothing else (Bonawitz et al. 2017, Bell et al. 2020).
+
+Every client adds masks to its vector: one with each of its neighbours, which cancel in the sum, and one of its own. It
+gives its neighbours shares of the secrets behind them. After the vectors are in, clients return their shares: of the
+own mask of whoever sent a vector, of the key of whoever did not, so that its half of the common masks can be taken off.
+
+Keys, key agreement, encryption and secret sharing are Flower's. Two things are not. Masks are a stream of AES in
+counter mode: Flower's generator shortens every seed to 32 bits, which can be searched. And sums are of 64-bit whole
+numbers: Flower's are of 32 bits and round at random. Its workflow also needs a legacy context with a legacy strategy.
+"""
+
+import os
+from base64 import urlsafe_b64decode
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from math import ceil
+
+import numpy as np
+from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
+from flwr.common.secure_aggregation.crypto.shamir import combine_shares, create_shares
+from flwr.common.secure_aggregation.crypto.symmetric_encryption import decrypt, encrypt, generate_shared_key
+from flwr.common.secure_aggregation.secaggplus_utils import share_keys_plaintext_concat, share_keys_plaintext_separate
+from flwr.supercore.primitives.asymmetric import (
+    bytes_to_private_key,
+    bytes_to_public_key,
+    generate_key_pairs,
+    private_key_to_bytes,
+    public_key_to_bytes,
+)
+from numpy.typing import NDArray
+
+from hcfl.errors import InputError
+
+Vector = NDArray[np.uint64]
+"""Whole numbers modulo 2⁶⁴."""
+
+FEWEST = 3
+"""Clients in a sum: that of two tells each of them the other's vector."""
+
+NEIGHBOURS = 16
+"""With how many others a client has common masks, at most; where there are more clients, they stand in a ring."""
+
+FRACTION_BITS = 32
+"""Of a number in a vector; so numbers go up to 2³¹, and are rounded to 2⁻³²."""
+
+
+@dataclass(frozen=True)
+class PublicKeys:
+    """A client's keys for one sum: one for common masks, one to send it shares."""
+
+    mask: str
+    share: str
+
+
+@dataclass(frozen=True)
+class Share:
+    """A share of a client's two secrets, in hexadecimal: the seed of its own mask, and its key for common masks."""
+
+    seed: str
+    key: str
+
+
+@dataclass(frozen=True)
+class Secrets:
+    """What a client keeps until the sum is opened."""
+
+    session: str
+    client: int
+    mask_key: str
+    share_key: str
+    public: PublicKeys
+    seed: str = ""
+    threshold: int = 0
+    peers: Mapping[int, PublicKeys] = field(default_factory=dict)
+    """The neighbours, itself among them."""
+    shares: Mapping[int, Share] = field(default_factory=dict)
+    """Its share of the secrets of each neighbour, and of its own."""
+    sent: bool = False
+    """Whether the vector is out; there is one for each session."""
+
+
+@dataclass(frozen=True)
+class Revealed:
+    """The shares that a client returns."""
+
+    seeds: Mapping[int, str]
+    keys: Mapping[int, str]
+
+
+def threshold_of(shares: int) -> int:
+    """Return how many shares of a secret open it: two thirds, so that a third of the clients may drop out.
+
+    A client gives a share of one of the two secrets, so nobody gets both, whomever the server calls dropped.
+    """
+    return max(2, ceil(2 * shares / 3))
+
+
+def neighbours_of(ring: Sequence[int]) -> dict[int, tuple[int, ...]]:
+    """Return the neighbours of each client, itself included: all, or the nearest ones in a ring."""
+    number = len(ring)
+    reach = min(NEIGHBOURS, number - 1) // 2
+    if number <= NEIGHBOURS + 1:
+        return {client: tuple(sorted(ring)) for client in ring}
+    return {
+        client: tuple(sorted(ring[(place + step) % number] for step in range(-reach, reach + 1)))
+        for place, client in enumerate(ring)
+    }
+
+
+# What a client does.
+
+
+def announce(session: str, client: int) -> Secrets:
+    """Make the keys of a new sum."""
+    (mask, mask_public), (share, share_public) = generate_key_pairs(), generate_key_pairs()
+    public = PublicKeys(public_key_to_bytes(mask_public).decode(), public_key_to_bytes(share_public).decode())
+    return Secrets(session, client, private_key_to_bytes(mask).decode(), private_key_to_bytes(share).decode(), public)
+
+
+def share(secrets: Secrets, peers: Mapping[int, PublicKeys]) -> tuple[Secrets, dict[int, str]]:
+    """Cut the secrets into shares and encrypt one for each neighbour."""
+    keys = [key for peer in peers.values() for key in (peer.mask, peer.share)]
+    if len(peers) < FEWEST or peers.get(secrets.client) != secrets.public or len(set(keys)) < len(keys):
+        raise InputError(f"privacy.mode = 'secagg': {len(peers)} keys of clients came, and they are not in order")
+    threshold, seed = threshold_of(len(peers)), os.urandom(32)
+    seeds = create_shares(seed, threshold, len(peers))
+    mask_keys = create_shares(secrets.mask_key.encode(), threshold, len(peers))
+    mine, sealed = {}, {}
+    for peer, one, other in zip(sorted(peers), seeds, mask_keys, strict=True):
+        if peer == secrets.client:
+            mine[peer] = Share(one.hex(), other.hex())
+        else:
+            text = share_keys_plaintext_concat(secrets.client, peer, one, other)
+            sealed[peer] = encrypt(_common(secrets.share_key, peers[peer].share), text).decode()
+    return replace(secrets, seed=seed.hex(), threshold=threshold, peers=peers, shares=mine), sealed
+
+
+def mask(secrets: Secrets, ciphertexts: Mapping[int, str], vector: Vector) -> tuple[Secrets, Vector]:
+    """Add the masks to a vector; who sent a share is who has a common mask."""
+    if secrets.sent or len(ciphertexts) + 1 < max(FEWEST, secrets.threshold):
+        raise InputError(f"privacy.mode = 'secagg': {len(ciphertexts)} shares came, {secrets.threshold - 1} are needed")
+    shares, masked = dict(secrets.shares), vector + stream(bytes.fromhex(secrets.seed), len(vector))
+    for peer, ciphertext in sorted(ciphertexts.items()):
+        key = _common(secrets.share_key, secrets.peers[peer].share)
+        source, target, seed, mask_key = share_keys_plaintext_separate(decrypt(key, ciphertext.encode()))
+        if (source, target) != (peer, secrets.client):
+            raise InputError(f"privacy.mode = 'secagg': a share of {source} for {target} came to {secrets.client}")
+        shares[peer] = Share(seed.hex(), mask_key.hex())
+        masked = masked + _common_mask(secrets.client, peer, secrets.mask_key, secrets.peers[peer].mask, len(vector))
+    return replace(secrets, shares=shares, sent=True), masked
+
+
+def reveal(secrets: Secrets, alive: Sequence[int], dropped: Sequence[int]) -> Revealed:
+    """Return shares, of nobody both: with both, the server could open a single vector."""
+    known = set(secrets.shares)
+    if not secrets.sent or set(alive) & set(dropped) or not {*alive, *dropped} <= known:
+        raise InputError("privacy.mode = 'secagg': shares were asked for that would open a single vector")
+    if len(alive) < max(FEWEST, secrets.threshold):
+        raise InputError(f"privacy.mode = 'secagg': {len(alive)} neighbours are left, {secrets.threshold} are needed")
+    return Revealed({c: secrets.shares[c].seed for c in alive}, {c: secrets.shares[c].key for c in dropped})
+
+
+# What the server does.
+
+
+def unmask(
+    masked: Mapping[int, Vector],
+    dropped: Sequence[int],
+    peers: Mapping[int, Sequence[int]],
+    public: Mapping[int, PublicKeys],
+    revealed: Mapping[int, Revealed],
+) -> Vector:
+    """Return the sum of the vectors; an InputError says that too few shares are there.
+
+    `dropped` gave shares, but no vector; `peers` says who shared with whom.
+    """
+    length = len(next(iter(masked.values())))
+    total: Vector = np.zeros(length, dtype=np.uint64)
+    for vector in masked.values():
+        total = total + vector
+    for client in masked:
+        seed = _opened(client, [one.seeds[client] for one in revealed.values() if client in one.seeds], peers[client])
+        total = total - stream(seed, length)
+    for client in dropped:
+        key = _opened(client, [one.keys[client] for one in revealed.values() if client in one.keys], peers[client])
+        for peer in set(peers[client]) & set(masked):
+            total = total + _common_mask(client, peer, key.decode(), public[peer].mask, length)
+    return total
+
+
+def _opened(client: int, shares: Sequence[str], peers: Sequence[int]) -> bytes:
+    needed = threshold_of(len(peers))
+    if len(shares) < needed:
+        raise InputError(f"privacy.mode = 'secagg': {len(shares)} shares of client {client} came, {needed} are needed")
+    return combine_shares([bytes.fromhex(one) for one in shares[:needed]])
+
+
+# What both do.
+
+
+def stream(seed: bytes, length: int) -> Vector:
+    """Stretch 32 secret bytes to a vector that nobody can tell from noise; every seed is used for one vector."""
+    encryptor = Cipher(algorithms.AES(seed), modes.CTR(bytes(16))).encryptor()
+    return np.frombuffer(encryptor.update(bytes(8 * length)), dtype="<u8").astype(np.uint64)
+
+
+def _common(private: str, public: str) -> bytes:
+    return generate_shared_key(bytes_to_private_key(private.encode()), bytes_to_public_key(public.encode()))
+
+
+def _common_mask(client: int, peer: int, private: str, public: str, length: int) -> Vector:
+    """Return the mask that a client has with another: the other has the same with the opposite sign."""
+    noise = stream(urlsafe_b64decode(_common(private, public)), length)
+    return noise if client > peer else np.uint64(0) - noise
+
+
+def encode(values: NDArray[np.float64], clients: int) -> Vector:
+    """Return numbers as whole numbers of 2⁻³², negative ones as the upper half of what there is."""
+    limit = 2.0 ** (63 - FRACTION_BITS) / clients
+    if not np.isfinite(values).all() or np.abs(values).max(initial=0) >= limit:
+        raise InputError(f"privacy.mode = 'secagg': an upload has numbers beyond {limit:g}; training diverged")
+    return np.rint(values * 2.0**FRACTION_BITS).astype(np.int64).view(np.uint64)
+
+
+def decode(total: Vector) -> NDArray[np.float64]:
+    """Return the numbers of a sum."""
+    return total.view(np.int64).astype(np.float64) / 2.0**FRACTION_BITS

@@ -1,0 +1,43 @@
+"""What noise is worth: (ε, δ) of Gaussian noise that was added several times."""
+
+from math import exp, sqrt
+
+from scipy.special import log_ndtr, ndtr
+
+from hcfl.config import PrivacyConfig
+from hcfl.privacy.noise import multiplier
+
+
+def delta_of(epsilon: float, noise_multiplier: float, releases: int) -> float:
+    """Return the exact δ of that many releases, each with noise of `noise_multiplier` times the sensitivity.
+
+    Several Gaussian releases are as one with √releases times the sensitivity, whatever was chosen in between (Dong,
+    Roth and Su, Gaussian differential privacy, 2022); δ of one is by Balle and Wang (2018).
+    """
+    distance = sqrt(releases) / noise_multiplier
+    far, near = distance / 2 - epsilon / distance, -distance / 2 - epsilon / distance
+    return float(ndtr(far) - exp(epsilon + log_ndtr(near)))
+
+
+def epsilon_of(delta: float, noise_multiplier: float, releases: int) -> float:
+    """Return the smallest ε that these releases have at δ."""
+    if delta_of(0.0, noise_multiplier, releases) <= delta:
+        return 0.0
+    below, above = 0.0, 1.0
+    while delta_of(above, noise_multiplier, releases) > delta:
+        below, above = above, 2 * above
+    while above - below > 1e-9 * above:
+        middle = (below + above) / 2
+        below, above = (middle, above) if delta_of(middle, noise_multiplier, releases) > delta else (below, middle)
+    return above
+
+
+def spent(privacy: PrivacyConfig, rounds: int) -> tuple[float, float] | None:
+    """Return (ε, δ) of a client that took part in so many rounds; None where no noise was added.
+
+    Nothing is taken off for rounds in which clients were not sampled.
+    """
+    noise = multiplier(privacy)
+    if noise is None or privacy.delta is None:
+        return None
+    return epsilon_of(privacy.delta, noise, rounds), privacy.delta

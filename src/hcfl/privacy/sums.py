@@ -1,0 +1,120 @@
+"""A client's part of the sums that the server needs, and averages from the sums: the server needs no single update.
+
+Cluster k's new model is θ_k + Σ_i m_ik·(θ_i − θ_k) / Σ_i m_ik, so clients give m_ik·(θ_i − θ_k) and m_ik; a shared
+extractor likewise with N_i. With all participants' summands, the averages are those of `hcfl.aggregation`.
+"""
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+
+from hcfl.ensemble import Ensemble, mix
+from hcfl.models import Params
+from hcfl.state import Update
+from hcfl.tiers.gaussians import Moments
+
+Parts = Mapping[str, Tensor]
+"""Summands, or sums, by name."""
+
+MODELS = {"extractors": "extractor.", "heads": "head."}
+"""What the names of a model's tensors begin with, in a summand."""
+
+SHARES = ("mass", "counts")
+"""What is said beside models where every client counts once: shares of its samples, whose norm is at most 1."""
+
+MOMENTS = ("mass", "first", "second")
+
+
+def summands(received: Ensemble, update: Update) -> dict[str, Tensor]:
+    """Return what some participants add to the sums, in double precision; counters of layers are left out."""
+    shared, mass, sizes = received.topology == "split", update.mass, update.sizes.unsqueeze(1)
+    parts: dict[str, Tensor] = {
+        **_changes(MODELS["extractors"], received.extractors, update.models.extractors, sizes if shared else mass),
+        **_changes(MODELS["heads"], received.heads, update.models.heads, mass),
+        "mass": mass.sum(dim=0).double(),
+        "size": sizes.sum(dim=0).double(),
+    }
+    if update.counts is not None:
+        parts["counts"] = update.counts.sum(dim=0).double()
+    if update.objective is not None:
+        parts["objective"] = update.objective.sum(dim=0, keepdim=True).double()
+    if update.held_out is not None:
+        parts["held_out"] = update.held_out.sum(dim=0).double()
+    if update.moments is not None:
+        parts |= {f"moments.{name}": getattr(update.moments, name).double() for name in MOMENTS}
+    return parts
+
+
+def _changes(prefix: str, received: Params, trained: Params, mass: Tensor) -> dict[str, Tensor]:
+    """Σ_r m_rk·(θ_r − θ_k) for every tensor of a model."""
+    weights, total = mass.T.double(), mass.sum(dim=0).double()
+    return {
+        prefix + name: mix(weights, trained[name]) - old.double() * total.view(-1, *(1,) * (old.ndim - 1))
+        for name, old in received.items()
+        if old.is_floating_point()
+    }
+
+
+def once(update: Update) -> Update:
+    """Let every client count once, however many samples it has: then its size is not told."""
+    sizes = update.sizes
+    return replace(
+        update,
+        sizes=torch.ones_like(sizes),
+        mass=update.mass / sizes[update.owners].unsqueeze(1),
+        counts=None if update.counts is None else update.counts / sizes.view(-1, 1, 1),
+    )
+
+
+def is_model(name: str) -> bool:
+    """Whether a summand is a change of a model."""
+    return name.startswith(tuple(MODELS.values()))
+
+
+def averaged(
+    received: Ensemble, sums: Parts, clients: tuple[int, ...], weights: Tensor, sealed: int, noise: float = 0.0
+) -> Update:
+    """Return the update of all participants together: of nobody more is known than the mean.
+
+    `weights` are what the server has of them already, `sealed` the bytes that they sent, `noise` the standard deviation
+    of it in masses and counts: a mass within the noise is none, and counts within it are all alike.
+    """
+    number, clusters = len(clients), received.clusters
+    everybody = torch.full((clusters,), float(number)).double()
+    size, mass = sums.get("size", everybody[:1]), everybody
+    if "mass" in sums:
+        mass = torch.where(sums["mass"] > noise, sums["mass"], 0)
+    shared = received.topology == "split"
+    extractors = _moved(MODELS["extractors"], received.extractors, sums, size if shared else mass)
+    if shared:
+        extractors = {name: tensor.expand(number, *tensor.shape[1:]) for name, tensor in extractors.items()}
+    counts, objective, held_out = sums.get("counts"), sums.get("objective"), sums.get("held_out", torch.zeros(2))
+    moments = [sums[f"moments.{name}"] for name in MOMENTS if f"moments.{name}" in sums]
+    return Update(
+        clients=clients,
+        sizes=(size / number).float().expand(number),
+        models=Ensemble(extractors, _moved(MODELS["heads"], received.heads, sums, mass), received.topology),
+        owners=torch.zeros(clusters, dtype=torch.long),
+        started=torch.eye(clusters),
+        mass=torch.diag(mass).float(),
+        weights=weights,
+        objective=None if objective is None else (objective / number).float().expand(number),
+        counts=None if counts is None else (counts.clamp_min(noise) / number).float().expand(number, -1, -1),
+        moments=Moments(*moments) if moments else None,
+        held_out=(held_out / number).expand(number, 2),
+        sealed=sealed,
+    )
+
+
+def _moved(prefix: str, received: Params, sums: Parts, mass: Tensor) -> Params:
+    """θ_k + Σ m·(θ − θ_k) / Σ m; without mass, and where nothing was summed, it stays."""
+    models: Params = {}
+    for name, old in received.items():
+        models[name] = old
+        if prefix + name in sums:
+            total = mass.view(-1, *(1,) * (old.ndim - 1))
+            step = torch.where(total > 0, sums[prefix + name] / total.clamp_min(torch.finfo(total.dtype).tiny), 0)
+            models[name] = (old.double() + step).to(old.dtype)
+    return models
