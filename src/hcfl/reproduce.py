@@ -83,7 +83,8 @@ def cells_of(
 
 def task_of(config: Config, out: Path) -> Task:
     """Return the run of a configuration, in a folder that is named after its settings."""
-    settings = config.model_dump(exclude={"device", "threads", "checkpoint_every"})
+    # Without what has its default, so that a setting that a later version adds does not make all runs strangers.
+    settings = config.model_dump(exclude={"device", "threads", "checkpoint_every"}, exclude_defaults=True)
     digest = hashlib.blake2b(json.dumps(settings, sort_keys=True).encode(), digest_size=4).hexdigest()
     source = Path(config.data.source).stem
     return Task(config, out / f"{config.method.name}-{source}-seed{config.seed}-{digest}")

@@ -82,13 +82,15 @@ class ConflictDistance:
         return ((seen + seen.T) / 2).fill_diagonal_(0)
 
 
-def contradiction(directions: Directions, first: Tensor, second: Tensor) -> float:
-    """How much two groups of clients contradict each other, from who is in each: (clients,), true or false.
+def contradictions(directions: Directions, groups: Tensor) -> Tensor:
+    """How much groups of clients contradict each other, (groups, groups), from who is in which: (groups, clients).
 
     Both must see a class's conflict, so the smaller of the two views counts; and of the classes the second largest,
-    since whoever gives a class another name gives its name to another class.
+    since whoever gives a class another name gives its name to another class. −∞ where they share fewer than two.
     """
-    one = directions.pooled(torch.stack([first, second]))
-    seen = one.conflicts(one)
-    mutual = torch.minimum(seen[0, 1], seen[1, 0])
-    return float(mutual.topk(2).values[1]) if len(mutual) > 1 else -torch.inf
+    pooled = directions.pooled(groups)
+    seen = pooled.conflicts(pooled)
+    mutual = torch.minimum(seen, seen.transpose(0, 1))
+    if mutual.shape[2] < 2:
+        return mutual.new_full(mutual.shape[:2], -torch.inf)
+    return mutual.topk(2, dim=2).values[:, :, 1]

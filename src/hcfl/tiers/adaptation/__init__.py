@@ -1,5 +1,6 @@
 """Tier 3, adaptation: when and how the number of clusters changes (spec §4 and §6)."""
 
+from hcfl.tiers.adaptation.contradiction import SplitOnContradiction, principal_halves
 from hcfl.tiers.adaptation.decision import (
     Adaptation,
     Block,
@@ -15,7 +16,6 @@ from hcfl.tiers.adaptation.merge import MergeSimilar
 from hcfl.tiers.adaptation.split import (
     SplitAndRemove,
     SplitBySpectrum,
-    SplitOnContradiction,
     SplitWhenStationary,
     complete_linkage_halves,
     two_means_halves,
@@ -39,5 +39,6 @@ __all__ = [
     "WeightedKMeans",
     "cluster_blocks",
     "complete_linkage_halves",
+    "principal_halves",
     "two_means_halves",
 ]

@@ -1,8 +1,7 @@
-"""Splitting: HCFL+, HCFL++, CFL, ICFL."""
+"""Splitting: HCFL+, CFL, ICFL."""
 
 from dataclasses import dataclass, replace
 from math import e, log
-from typing import Literal
 
 import numpy as np
 import torch
@@ -10,7 +9,6 @@ from torch import Tensor
 
 from hcfl.errors import InputError
 from hcfl.tiers.adaptation.decision import Decision, cluster_blocks
-from hcfl.tiers.conflict import Directions, contradiction
 from hcfl.tiers.distance import Evidence, Participants
 
 
@@ -52,45 +50,6 @@ class SplitAndRemove:
             parts, "halve" if self.scwu else "one-hot", maximum=maximum, mean=mean, threshold=self.rho
         )
         return Decision((split,), empty)
-
-
-@dataclass(frozen=True)
-class SplitOnContradiction:
-    """HCFL++: split a cluster in the two groups that contradict each other, remove the clusters that are nobody's.
-
-    The distance only proposes the groups, by its principal coordinate. Whether they are groups at all is asked of
-    their pooled prototypes, in which noise and cameras of single clients average out: they must contradict each other
-    by ρ. One outlier can neither be a group nor raise the score. At most one split a round. `rule` says what happens to
-    weights: members lean to their part, so that later E-steps can overrule the split, but heads that are still nearly
-    equal do not lose it at once.
-    """
-
-    rho: float = 0.4
-    rule: Literal["halve", "lean", "one-hot"] = "lean"
-    adaptive: bool = True
-    uses_distance: bool = True
-    needs: Evidence | None = "prototypes"
-
-    def __post_init__(self) -> None:
-        if not self.rho > 0:
-            raise InputError(f"rho = {self.rho}: must be greater than 0")
-
-    def decide(self, participants: Participants, distance: Tensor | None, occupied: Tensor) -> Decision:
-        """Split the cluster whose halves contradict each other most, if they do."""
-        assert distance is not None
-        assert participants.prototypes is not None
-        empty = tuple(torch.nonzero(~occupied).flatten().tolist())
-        directions = Directions.of(participants.prototypes)
-        found, most = None, self.rho
-        for block in cluster_blocks(participants, distance).values():
-            parts = principal_halves(block.distance)
-            inside = torch.zeros(2, len(participants.clients), dtype=torch.bool)
-            inside[torch.tensor(parts).long(), block.rows] = True
-            score = contradiction(directions, inside[0], inside[1])
-            if score >= most:
-                mean = float(block.distance.mean())
-                found, most = block.split(parts, self.rule, maximum=score, mean=mean, threshold=self.rho), score
-        return Decision((found,) if found else (), empty)
 
 
 @dataclass(frozen=True)
@@ -190,15 +149,7 @@ def complete_linkage_halves(distance: Tensor) -> list[bool]:
     from sklearn.cluster import AgglomerativeClustering  # takes a second: not for clients
 
     linkage = AgglomerativeClustering(n_clusters=2, metric="precomputed", linkage="complete")
-    return _smaller_part(linkage.fit_predict(distance.cpu().numpy()))
-
-
-def principal_halves(distance: Tensor) -> list[bool]:
-    """Cut clients in two by the sign of their principal coordinate (classical scaling); True marks the smaller part."""
-    values = distance.double().cpu()
-    rows = values.mean(dim=1)
-    centred = rows.unsqueeze(0) + rows.unsqueeze(1) - values - values.mean()
-    return _smaller_part((torch.linalg.eigh(centred).eigenvectors[:, -1] > 0).long().numpy())
+    return smaller_part(linkage.fit_predict(distance.cpu().numpy()))
 
 
 def two_means_halves(points: Tensor) -> list[bool]:
@@ -206,10 +157,11 @@ def two_means_halves(points: Tensor) -> list[bool]:
     from sklearn.cluster import KMeans  # takes a second: not for clients
 
     labels = KMeans(n_clusters=2, n_init=10, random_state=0).fit_predict(points.cpu().double().numpy())
-    return _smaller_part(labels)
+    return smaller_part(labels)
 
 
-def _smaller_part(labels: np.ndarray) -> list[bool]:
+def smaller_part(labels: np.ndarray) -> list[bool]:
+    """Mark the smaller of two parts, labelled 0 and 1; of two equal ones, the one without the first row."""
     ones = int(labels.sum())
     zeros = len(labels) - ones
     second = 1 if ones < zeros or (ones == zeros and labels[0] == 0) else 0

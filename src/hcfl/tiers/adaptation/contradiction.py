@@ -1,0 +1,81 @@
+"""HCFL++: clusters that contradict themselves split, clusters that do not contradict each other merge (our own)."""
+
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from hcfl.errors import InputError
+from hcfl.tiers.adaptation.decision import Decision, MergeDecision, SplitDecision, cluster_blocks
+from hcfl.tiers.adaptation.split import smaller_part
+from hcfl.tiers.conflict import Directions, contradictions
+from hcfl.tiers.distance import Evidence, Participants
+
+
+@dataclass(frozen=True)
+class SplitOnContradiction:
+    """Split a cluster in two groups that contradict each other by ρ; merge two clusters that do not even by half of it.
+
+    The distance only proposes the two groups, by its principal coordinate. Whether they are groups at all is asked of
+    their pooled prototypes, in which noise and cameras of single clients average out. One outlier can neither be a
+    group nor raise the score. While φ is still poor, noise can look like a contradiction; when φ is better, it no
+    longer does, and what was split for nothing is merged again. One change a round, beside the removal of clusters
+    that are nobody's. `rule` says what a split does to weights: members lean to their part, so that later E-steps can
+    overrule it, but heads that are still nearly equal do not lose it at once.
+    """
+
+    rho: float = 0.4
+    rule: Literal["halve", "lean", "one-hot"] = "lean"
+    adaptive: bool = True
+    uses_distance: bool = True
+    needs: Evidence | None = "prototypes"
+
+    def __post_init__(self) -> None:
+        if not self.rho > 0:
+            raise InputError(f"rho = {self.rho}: must be greater than 0")
+
+    def decide(self, participants: Participants, distance: Tensor | None, occupied: Tensor) -> Decision:
+        """Merge the two clusters that agree best, if any do; else split the one whose halves agree least."""
+        assert distance is not None
+        assert participants.prototypes is not None
+        empty = tuple(torch.nonzero(~occupied).flatten().tolist())
+        directions = Directions.of(participants.prototypes)
+        if merge := self._merge(participants, directions):
+            return Decision(remove=empty, merges=(merge,))
+        split = self._split(participants, directions, distance)
+        return Decision((split,) if split else (), empty)
+
+    def _merge(self, participants: Participants, directions: Directions) -> MergeDecision | None:
+        """Find the two clusters whose participants contradict each other least; who shares no classes says nothing."""
+        clusters = torch.tensor(sorted(set(participants.members.tolist())))
+        inside = clusters.unsqueeze(1) == participants.members
+        scores, sizes = contradictions(directions, inside).cpu(), inside.sum(dim=1)
+        scores = scores.masked_fill(~scores.isfinite(), torch.inf).fill_diagonal_(torch.inf)
+        place = int(scores.argmin())
+        one, other = place // len(clusters), place % len(clusters)
+        if not scores[one, other] < self.rho / 2:
+            return None
+        into, gone = (one, other) if sizes[one] >= sizes[other] else (other, one)
+        return MergeDecision(int(clusters[into]), int(clusters[gone]), float(scores[one, other]), self.rho / 2)
+
+    def _split(self, participants: Participants, directions: Directions, distance: Tensor) -> SplitDecision | None:
+        """Find the cluster whose halves contradict each other most."""
+        found, most = None, self.rho
+        for block in cluster_blocks(participants, distance).values():
+            parts = principal_halves(block.distance)
+            groups = torch.zeros(2, len(participants.clients), dtype=torch.bool)
+            groups[torch.tensor(parts).long(), block.rows] = True
+            score = float(contradictions(directions, groups)[0, 1])
+            if score >= most:
+                mean = float(block.distance.mean())
+                found, most = block.split(parts, self.rule, maximum=score, mean=mean, threshold=self.rho), score
+        return found
+
+
+def principal_halves(distance: Tensor) -> list[bool]:
+    """Cut clients in two by the sign of their principal coordinate (classical scaling); True marks the smaller part."""
+    values = distance.double().cpu()
+    rows = values.mean(dim=1)
+    centred = rows.unsqueeze(0) + rows.unsqueeze(1) - values - values.mean()
+    return smaller_part((torch.linalg.eigh(centred).eigenvectors[:, -1] > 0).long().numpy())
