@@ -38,7 +38,7 @@ def main() -> None:
                         engine="flower",
                         out=Path(folder) / "run",
                     )
-                    rows = run.metrics[1:]
+                    rows = run.rows[1:]
                     seconds, up = median(row["seconds"] for row in rows), rows[0]["bytes_up"] / clients
                     cells.append(f"{seconds:.2f} s, {up / 1e3:.0f} kB")
             print(f"| {method} | {clients} | " + " | ".join(cells) + " |", flush=True)

@@ -39,7 +39,7 @@ def test_a_choice_is_written_like_a_call():
 
 def test_every_choice_has_a_name():
     assert compose.names("formulation") == ["conditional", "correlation", "joint"]
-    assert compose.names("adaptation")[:3] == ["fixed", "split-and-remove", "split-when-stationary"]
+    assert compose.names("adaptation")[:3] == ["fixed", "split-and-remove", "split-on-contradiction"]
     assert compose.names("local") == ["cluster-models", "own-model"]
 
 

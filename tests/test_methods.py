@@ -9,6 +9,7 @@ from hcfl.methods import METHODS, build, settings_of
 from hcfl.tiers import (
     Assigned,
     Conditional,
+    ConflictDistance,
     Correlation,
     DecomposedCosineGroups,
     FeatureNormDistance,
@@ -28,6 +29,7 @@ from hcfl.tiers import (
     SoftEM,
     SplitAndRemove,
     SplitBySpectrum,
+    SplitOnContradiction,
     SplitWhenStationary,
     UpdateCosine,
     WeightedKMeans,
@@ -52,6 +54,7 @@ TABLE = {
         1,
         ClusterModels(0.01),
     ),
+    "hcfl++": (Correlation(), SampleWiseEM(0.4), SplitOnContradiction(0.4), ConflictDistance(), "split", 1),
     "fedavg": (Conditional(), Single(), Fixed(), None, "full", 1),
     "ifca": (Conditional(), HardByLoss(), Fixed(), None, "full", 3),
     "fesem": (Conditional(), HardByParameters(), Fixed(), None, "full", 3),

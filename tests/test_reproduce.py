@@ -79,7 +79,7 @@ def test_rows_that_stand_in_another_table_are_quoted_and_not_run(tmp_path):
 
 
 def test_two_who_run_the_same_take_turns(tmp_path):
-    task = reproduce._task(from_flat(method="fedavg", clients=3, rounds=2), tmp_path)
+    task = reproduce.task_of(from_flat(method="fedavg", clients=3, rounds=2), tmp_path)
     with ThreadPoolExecutor(2) as pool:
         list(pool.map(reproduce.run, [task, task]))
     rounds = [json.loads(line)["round"] for line in (task.folder / "metrics.jsonl").read_text().splitlines()]
@@ -250,7 +250,7 @@ def test_a_process_that_dies_is_told_not_waited_for(tmp_path):
     (tmp_path / "die.py").write_text("import os\n\ndef build(shape, classes):\n    os._exit(3)\n")
     config = from_flat(method="fedavg", clients=3, model=f"{tmp_path / 'die.py'}:build")
     with pytest.raises(InputError, match="its process ended with code 3 before it was done"):
-        reproduce.run_apart(reproduce._task(config, tmp_path / "r"), threads=1)
+        reproduce.run_apart(reproduce.task_of(config, tmp_path / "r"), threads=1)
 
 
 def test_tables_are_listed(capsys):

@@ -128,8 +128,8 @@ def four():
     return state, reports
 
 
-def decide(first, second, remove=(), halve=True, parent=1) -> Decision:
-    return Decision((SplitDecision(parent, first, second, halve, 0.9, 0.3, 0.5),), remove)
+def decide(first, second, remove=(), rule="halve", parent=1) -> Decision:
+    return Decision((SplitDecision(parent, first, second, rule, 0.9, 0.3, 0.5),), remove)
 
 
 def test_a_split_averages_each_part_and_halves_weights(four):
@@ -165,7 +165,7 @@ def test_a_part_without_participants_keeps_the_parent_s_head(four):
 
 def test_without_scwu_members_are_one_hot(four):
     state, reports = four
-    after = apply(state.ensemble, state, decide((1,), (3,), halve=False), False, reports)
+    after = apply(state.ensemble, state, decide((1,), (3,), rule="one-hot"), False, reports)
     assert after.weights[1].tolist() == [0.0, 1.0, 0.0]
     assert after.weights[3].tolist() == [0.0, 0.0, 1.0]
     assert_close(after.weights[0], torch.tensor([0.9, 0.05, 0.05]))

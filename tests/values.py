@@ -77,8 +77,9 @@ def tensors(draw) -> Tensor:
 numbers = st.floats(width=64) | st.integers(-(2**62), 2**62)
 wholes = st.integers(-(2**62), 2**62)
 ids = st.lists(wholes, max_size=3).map(tuple)
+rules = st.sampled_from(["halve", "one-hot", "move", "lean"])
 changes = st.one_of(
-    st.builds(Split, wholes, wholes, wholes, ids, ids, st.sampled_from(["halve", "move"]), numbers, numbers, numbers),
+    st.builds(Split, wholes, wholes, wholes, ids, ids, rules, numbers, numbers, numbers),
     st.builds(Removal, wholes, wholes),
     st.builds(Merge, wholes, wholes, wholes, numbers, numbers),
     st.builds(Move, wholes, ids, ids),

@@ -25,6 +25,7 @@ from hcfl.tiers import (
     Single,
     SplitAndRemove,
     SplitBySpectrum,
+    SplitOnContradiction,
     SplitWhenStationary,
     WeightedKMeans,
     Weighting,
@@ -143,7 +144,7 @@ def _conflicts_of_start(method: Method) -> Reasons:
 
 def _conflicts_of_adaptation(method: Method) -> Reasons:
     adaptation = method.adaptation
-    splits = isinstance(adaptation, SplitAndRemove | SplitWhenStationary | SplitBySpectrum)
+    splits = isinstance(adaptation, SplitAndRemove | SplitOnContradiction | SplitWhenStationary | SplitBySpectrum)
     groups = isinstance(adaptation, HierarchicalOnce | DecomposedCosineGroups | WeightedKMeans)
     yield adaptation.uses_distance and method.distance is None, "the adaptation needs a distance to decide by"
     yield (
@@ -168,6 +169,10 @@ def _conflicts_of_evidence(method: Method) -> Reasons:
     yield (
         method.topology == "full" and bool({"prototypes", "feature norms"} & method.needs),
         "features are compared in one shared space, but full models have an extractor each",
+    )
+    yield (
+        {"prototypes", "feature norms"} <= method.needs,
+        "the adaptation looks at prototypes of features, the distance at those of their norms, and clients send one",
     )
     yield (
         "signatures" in method.needs and not isinstance(method.distance, Signs),

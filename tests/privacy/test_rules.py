@@ -29,6 +29,7 @@ REASONS = {
     "hcfl+(fedem)": "by their prototypes",
     "hcfl+(fedrc)": "by their prototypes",
     "hcfl+(fedsoft)": "by their prototypes",
+    "hcfl++": "by their prototypes",
 }
 PRIVATE = ("fedavg", "ifca", "fesem", "fedem", "fedgmm", "fedrc", "fedsoft")
 

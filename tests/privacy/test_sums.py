@@ -39,7 +39,7 @@ def test_the_server_concludes_the_same_from_sums(skewed, name):
     for part in ("heads", "extractors"):
         plain, private = (getattr(aggregate(state.ensemble, one), part) for one in (everybody, together))
         assert_close(private, plain, rtol=0, atol=1e-6)
-    after, known = (server.conclude(method, network, state, one) for one in (together, everybody))
+    (after, _), (known, _) = (server.conclude(method, network, state, one) for one in (together, everybody))
     assert_close(server.shares(method, after, 4), server.shares(method, known, 4), rtol=1e-5, atol=1e-6)
     if known.gaussians is not None:
         assert_close(after.gaussians.means, known.gaussians.means)

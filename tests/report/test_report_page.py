@@ -43,8 +43,8 @@ def test_it_holds_what_the_folder_holds(planted_run):
     assert out == planted_run.path / "report.html"
     (run,) = data_of(out)["runs"]
     assert run["summary"] == json.loads((planted_run.path / "summary.json").read_text())
-    assert run["curves"]["test"] == [row["test"] for row in planted_run.metrics]
-    last = planted_run.metrics[-1]
+    assert run["curves"]["test"] == [row["test"] for row in planted_run.rows]
+    last = planted_run.rows[-1]
     assert run["sizes"][-1] == dict(zip(map(str, last["cluster_ids"]), last["cluster_sizes"], strict=True))
     assert sum(sum(part) for part in run["up"].values()) == run["summary"]["bytes_up"]
     assert sum(sum(part) for part in run["down"].values()) == run["summary"]["bytes_down"]
@@ -107,7 +107,7 @@ def test_a_run_that_was_killed_shows_the_rounds_it_has(folder, planted_run):
     (folder / "metrics.jsonl").write_text("".join(whole[:3]) + whole[3][:40])
     (run,) = data_of(page.write([folder]))["runs"]
     assert run["summary"]["rounds"] == 3
-    assert run["summary"]["test_last"] == planted_run.metrics[2]["test"]
+    assert run["summary"]["test_last"] == planted_run.rows[2]["test"]
     assert run["rounds_wanted"] == 5
     assert run["clients"] is None
     assert not run["ended"]

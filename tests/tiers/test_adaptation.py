@@ -117,7 +117,7 @@ def test_cfl_splits_a_cluster_that_stands_still_while_its_clients_pull():
     assert {split.first, split.second} == {(3, 5), (8, 9)}
     # ‖mean‖ = .05; the longest is √(4 + .01)
     assert (split.mean, split.maximum, split.threshold) == (pytest.approx(0.05), pytest.approx(4.01**0.5), 1.6)
-    assert not split.halve
+    assert split.rule == "one-hot"
 
 
 @pytest.mark.parametrize(
@@ -205,8 +205,8 @@ def test_the_largest_distance_decides_not_the_largest_margin():
 
 def test_scwu_says_whether_weights_are_halved():
     distance, clients = torch.tensor([[0.0, 0.8], [0.8, 0.0]]), seen([3, 8], [0, 0])
-    assert SplitAndRemove(0.1).decide(clients, distance, ALL).splits[0].halve
-    assert not SplitAndRemove(0.1, scwu=False).decide(clients, distance, ALL).splits[0].halve
+    assert SplitAndRemove(0.1).decide(clients, distance, ALL).splits[0].rule == "halve"
+    assert SplitAndRemove(0.1, scwu=False).decide(clients, distance, ALL).splits[0].rule == "one-hot"
 
 
 def test_the_linkage_is_complete():

@@ -42,7 +42,7 @@ def test_groups_leave_one_after_another_and_the_largest_keeps_the_cluster():
         ((11, 12, 13, 14, 15), (10,)),
         ((13, 14, 15), (11, 12)),
     ]
-    assert not any(split.halve for split in splits)
+    assert {split.rule for split in splits} == {"one-hot"}
     assert (splits[0].maximum, splits[0].mean, splits[0].threshold) == (0.9, 0.5, 0.1)
 
 
