@@ -2,6 +2,7 @@
 
     python experiments/fidelity.py --device cuda --workers 2   # goes on where it was interrupted
     python experiments/fidelity.py --tables                    # the tables of docs/fidelity.md
+    python experiments/fidelity.py --tables --picture docs/images/fidelity.png --of beta-0.2   # its curves
 
 Every run is a small folder (configuration, metrics, events, summary) in experiments/results.
 """
@@ -14,9 +15,12 @@ from pathlib import Path
 from statistics import mean, stdev
 from typing import Any
 
+from matplotlib.figure import Figure
+
 from hcfl import experiments, reproduce, run_folder
 from hcfl.config import Config
 from hcfl.experiments import Column, Row, Table
+from hcfl.report import plots
 from hcfl.yaml_files import read_yaml
 
 HERE = Path(__file__).parent
@@ -88,6 +92,27 @@ def lines(study: Study, wanted: dict[str, list[reproduce.Task]]) -> Iterator[str
     yield ""
 
 
+def picture(study: Study, wanted: dict[str, list[reproduce.Task]]) -> Figure:
+    """Draw Val, Test, K and the agreement with the true concepts over rounds, of each row's first seed."""
+    figure = Figure(figsize=(13, 3.4), layout="constrained")
+    panels = dict(zip(("val", "test", "clusters", "ari_affected"), figure.subplots(1, 4), strict=True))
+    titles = {"val": "Val", "test": "Test", "clusters": "K", "ari_affected": "ARI, affected clients"}
+    for row, tasks in wanted.items():
+        if not tasks[0].done:
+            continue
+        rows = run_folder.rows(tasks[0].folder, run_folder.METRICS)
+        for key, axes in panels.items():
+            points = [(entry["round"], entry[key]) for entry in rows if entry[key] is not None]
+            axes.plot(*zip(*points, strict=True), label=row, linewidth=1.2)
+    for key, axes in panels.items():
+        axes.set(xlabel="round", title=titles[key])
+        axes.grid(alpha=0.3)
+    panels["clusters"].axhline(3, color="black", linewidth=0.8, linestyle="--")
+    panels["test"].legend(fontsize=7, loc="lower right")
+    figure.suptitle(f"{study.title}, seed 0")
+    return figure
+
+
 def main() -> None:
     """Play the queue, or show the tables."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -96,6 +121,8 @@ def main() -> None:
     parser.add_argument("--workers", type=int, default=2)
     parser.add_argument("--first", type=int, help="play only so many runs of those that are missing")
     parser.add_argument("--tables", action="store_true", help="play nothing, show what is there")
+    parser.add_argument("--picture", type=Path, help="draw the curves of one study into this file")
+    parser.add_argument("--of", default="beta-0.2", help="which (default beta-0.2)")
     options = parser.parse_args()
     known, runs = studies()
     tasks = {run: known[run[0]].task(*run[1:], options.out, options.device) for run in runs}
@@ -112,6 +139,8 @@ def main() -> None:
             if of == name:
                 wanted.setdefault(row, []).append(task)
         print("\n".join(lines(study, wanted)))
+        if options.picture and name == options.of:
+            plots.save(picture(study, wanted), options.picture)
 
 
 if __name__ == "__main__":
