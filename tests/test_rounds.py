@@ -107,10 +107,10 @@ def test_same_seed_same_result_whatever_the_order(planted, name):
 class Reversed(Sequential):
     """Runs the participants in the opposite order."""
 
-    def execute(self, federation, method, network, sgd, broadcast, participants, states, seed):
+    def execute(self, setting, broadcast, participants, states):
         alone, done = super().execute, {}
         for client in participants[::-1]:
-            done[client] = alone(federation, method, network, sgd, broadcast, [client], states, seed)
+            done[client] = alone(setting, broadcast, [client], states)
         updates, kept = zip(*(done[client] for client in participants), strict=True)
         return Update.join(updates), [state for (state,) in kept]
 

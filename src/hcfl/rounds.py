@@ -9,6 +9,7 @@ from typing import Literal, Protocol
 from torch import Tensor
 
 from hcfl import rng, server
+from hcfl.client import take_part
 from hcfl.clusters import Change, Split
 from hcfl.data import Federation
 from hcfl.ensemble import Ensemble
@@ -24,6 +25,7 @@ from hcfl.evaluation import (
     test_accuracy,
     val_accuracy,
 )
+from hcfl.local import Trainer, train
 from hcfl.method import Method
 from hcfl.models import Network
 from hcfl.split_distances import Distances
@@ -37,14 +39,10 @@ class Engine(Protocol):
 
     def execute(
         self,
-        federation: Federation,
-        method: Method,
-        network: Network,
-        sgd: LocalSGD,
+        setting: "Setting",
         broadcast: Broadcast,
         participants: Sequence[int],
         states: Mapping[int, ClientState],
-        seed: int,
     ) -> tuple[Update, list[ClientState]]:
         """Return what the participants send, and each one's new state, in the order of `participants`.
 
@@ -67,6 +65,17 @@ class Setting:
     evaluate_every: int = 1
     """Rounds between two measurements of Val and Test."""
     seed: int = 0
+
+    def take_part(
+        self,
+        clients: Sequence[int],
+        broadcast: Broadcast,
+        states: Mapping[int, ClientState],
+        trainer: Trainer = train,
+    ) -> tuple[Update, list[ClientState]]:
+        """Do the work of some clients together, on their data."""
+        data = self.federation.local_data(clients)
+        return take_part(self.method, self.network, self.sgd, data, broadcast, clients, states, self.seed, trainer)
 
 
 PHASES = ("clients", "server", "evaluation")
@@ -122,9 +131,7 @@ def play_round(setting: Setting, state: RunState, evaluate: bool = True) -> tupl
     participants = sample_clients(setting, message.round)
 
     # 2. Clients: catch up, E-step, local training.
-    update, kept = setting.engine.execute(
-        federation, method, network, setting.sgd, message, participants, state.clients, setting.seed
-    )
+    update, kept = setting.engine.execute(setting, message, participants, state.clients)
     participants = list(update.clients)
     clients = {**state.clients, **dict(zip(participants, kept, strict=True))}
 

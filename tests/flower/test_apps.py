@@ -82,9 +82,9 @@ class Without:
 
     absent: dict[int, list[int]]
 
-    def execute(self, federation, method, network, sgd, broadcast, participants, states, seed):
+    def execute(self, setting, broadcast, participants, states):
         there = [client for client in participants if client not in self.absent.get(broadcast.round, [])]
-        return Sequential().execute(federation, method, network, sgd, broadcast, there, states, seed)
+        return Sequential().execute(setting, broadcast, there, states)
 
 
 def undisturbed(config, out, absent=None):

@@ -21,7 +21,7 @@ def parts_of(federation, method):
     message = server.broadcast(method, state, federation.classes)
 
     def ask(clients):
-        return chosen.engine.execute(federation, method, chosen.network, chosen.sgd, message, clients, {}, 0)[0]
+        return chosen.engine.execute(chosen, message, clients, {})[0]
 
     return state, chosen.network, ask(CLIENTS), [ask([client]) for client in CLIENTS]
 

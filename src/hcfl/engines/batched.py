@@ -3,16 +3,13 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from hcfl.client import take_part
-from hcfl.data import Federation
 from hcfl.engines.stacked import draws, stacked
 from hcfl.engines.together import train_together
 from hcfl.ensemble import Copies
 from hcfl.local import Job, train
-from hcfl.method import Method
 from hcfl.models import Network
+from hcfl.rounds import Setting
 from hcfl.state import Broadcast, ClientState, Update
-from hcfl.training import LocalSGD
 
 
 @dataclass(frozen=True)
@@ -24,18 +21,13 @@ class Batched:
 
     def execute(
         self,
-        federation: Federation,
-        method: Method,
-        network: Network,
-        sgd: LocalSGD,
+        setting: Setting,
         broadcast: Broadcast,
         participants: Sequence[int],
         states: Mapping[int, ClientState],
-        seed: int,
     ) -> tuple[Update, list[ClientState]]:
         """Return what the participants send, and each one's new state."""
-        data = federation.local_data(participants)
-        return take_part(method, network, sgd, data, broadcast, participants, states, seed, self.train)
+        return setting.take_part(participants, broadcast, states, self.train)
 
     def train(self, network: Network, job: Job) -> Copies:
         """Train all clients' models together; layers that draw random numbers take one client after another."""

@@ -6,16 +6,13 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import ceil
 
-from hcfl.data import Federation
 from hcfl.errors import InputError
 from hcfl.flower.directory import PAUSE, Directory
 from hcfl.flower.exchange import ask
 from hcfl.flower.messages import Common, Reply, Task, evidence_of, problem_with, task_for
-from hcfl.method import Method
-from hcfl.models import Network
+from hcfl.rounds import Setting
 from hcfl.state import Broadcast, ClientState, Update
 from hcfl.tiers import Weights
-from hcfl.training import LocalSGD
 
 Absent = Mapping[int, str]
 """Clients who were asked and do not count in a round, with the reason."""
@@ -46,14 +43,10 @@ class Remote:
 
     def execute(
         self,
-        federation: Federation,
-        method: Method,
-        network: Network,
-        sgd: LocalSGD,
+        setting: Setting,
         broadcast: Broadcast,
         participants: Sequence[int],
         states: Mapping[int, ClientState],
-        seed: int,
     ) -> tuple[Update, list[ClientState]]:
         """Return what those who answered sent, and what the server knows of them: never more than they sent."""
         needed = max(1, ceil(self.patience.quorum * len(participants)))
@@ -65,7 +58,7 @@ class Remote:
             here = self.directory.wait_for(wanted, needed - len(updates), end - time.monotonic())
             absent |= {client: "is not connected" for client in wanted if client not in here}
             known = {client: None if client in self.lost else states.get(client) for client in wanted}
-            tasks = {c: task_for(self.common, method, broadcast, c, known[c]) for c in wanted if c in here}
+            tasks = {c: task_for(self.common, setting.method, broadcast, c, known[c]) for c in wanted if c in here}
             failed, lost = self._ask(tasks, here, updates)
             absent |= failed
             if not lost and len(updates) >= needed:

@@ -13,7 +13,6 @@ from torch import Tensor
 
 from hcfl import flat, rng
 from hcfl.config import PrivacyConfig
-from hcfl.data import Federation
 from hcfl.errors import InputError
 from hcfl.flower import dp, secagg
 from hcfl.flower.directory import PAUSE, Directory
@@ -33,14 +32,12 @@ from hcfl.flower.sum_messages import (
     unlike,
     whole_numbers,
 )
-from hcfl.method import Method
-from hcfl.models import Network
 from hcfl.privacy.noise import deviation
 from hcfl.privacy.rules import NOISED
 from hcfl.privacy.sums import averaged
+from hcfl.rounds import Setting
 from hcfl.state import Broadcast, ClientState, Update
 from hcfl.tiers import Weights
-from hcfl.training import LocalSGD
 
 T = TypeVar("T")
 
@@ -70,14 +67,10 @@ class Private:
 
     def execute(
         self,
-        federation: Federation,
-        method: Method,
-        network: Network,
-        sgd: LocalSGD,
+        setting: Setting,
         broadcast: Broadcast,
         participants: Sequence[int],
         states: Mapping[int, ClientState],
-        seed: int,
     ) -> tuple[Update, list[ClientState]]:
         """Return the update of all who answered together; of each of them the server knows the round, and no more."""
         fewest = secagg.FEWEST if self.privacy.mode == "secagg" else 1
@@ -90,9 +83,11 @@ class Private:
         while True:
             here = self.directory.wait_for(participants, needed, end - time.monotonic())
             known = {client: None if client in self.lost else states.get(client) for client in participants}
-            tasks = {c: task_for(self.common, method, broadcast, c, known[c]) for c in participants if c in here}
+            tasks = {
+                c: task_for(self.common, setting.method, broadcast, c, known[c]) for c in participants if c in here
+            }
             absent = {client: "is not connected" for client in participants if client not in here}
-            collected = self._collect(tasks, here, needed, broadcast.round, seed)
+            collected = self._collect(tasks, here, needed, broadcast.round, setting.seed)
             self.lost = (self.lost | collected.lost) - set(collected.clients)
             if len(collected.clients) >= needed:
                 break
@@ -100,7 +95,8 @@ class Private:
                 noised = self.privacy.mode in NOISED
                 also = ", more clients or a smaller privacy.clip: there may be too much noise" if noised else ""
                 raise InputError(
-                    f"training.lr = {sgd.lr:g}: training diverged in round {broadcast.round}; try a smaller one{also}"
+                    f"training.lr = {setting.sgd.lr:g}: training diverged in round {broadcast.round}; "
+                    f"try a smaller one{also}"
                 )
             if time.monotonic() >= end:
                 raise InputError(
