@@ -75,7 +75,7 @@ def result_table(head: str, lines: Sequence[Line]) -> Table:
 
 def _empty(head: str, *columns: str) -> Table:
     table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
-    table.add_column(head, overflow="fold")
+    table.add_column(head, no_wrap=True)
     for column in columns:
         table.add_column(column, justify="right")
     return table

@@ -94,19 +94,23 @@ def plot_weights(run: Run) -> Picture:
 LARGEST_CIRCLE = 900.0
 """The area, in square points, of the frontier's circle with the most clusters."""
 
+MARKERS = "osD^v"
+"""Circles, and what follows when all colours are taken."""
+
 
 def plot_frontier(points: Mapping[str, Sequence[tuple[float, float, float]]]) -> Picture:
     """Val against Test: (Val, Test, K) of each seed by name; dots are seeds, a circle their mean, its area K."""
+    styles = cycle((marker, colour) for marker in MARKERS for colour in CONCEPT_COLOURS)
     figure = Picture(figsize=(7.5, 4.6), layout="constrained")
     axes = figure.subplots()
     means = {name: np.mean(seeds, axis=0) for name, seeds in points.items() if seeds}
     most = max((clusters for _, _, clusters in means.values()), default=1)
-    for (name, (val, test, clusters)), colour in zip(means.items(), cycle(CONCEPT_COLOURS), strict=False):
+    for (name, (val, test, clusters)), (marker, colour) in zip(means.items(), styles, strict=False):
         seeds = np.array(points[name])
         axes.scatter(seeds[:, 0], seeds[:, 1], s=9, color=colour)
-        axes.scatter(val, test, s=LARGEST_CIRCLE * clusters / most, color=colour, alpha=0.35)
+        axes.scatter(val, test, s=LARGEST_CIRCLE * clusters / most, marker=marker, color=colour, alpha=0.35)
         label = f"{name} (K = {clusters:.3g})".replace("$", r"\$")
-        axes.plot([], [], "o", color=colour, label=label)  # circles of any size would not fit a legend
+        axes.plot([], [], marker, color=colour, label=label)  # circles of any size would not fit a legend
     axes.set(xlabel="Val: clients' own data", ylabel="Test: newcomers", title="personalisation and generalisation")
     axes.margins(0.15)
     axes.grid(alpha=0.3)
