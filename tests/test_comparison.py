@@ -25,7 +25,7 @@ from hcfl.report import plots
 from hcfl.report.comparison import live_table, result_table
 from hcfl.tasks import RESULT
 
-TINY = ["--clients", "4", "--samples", "200", "--rounds", "2"]
+TINY = ["--clients", "4", "--samples", "200", "--rounds", "2", "--threads", "1"]
 
 
 def summary(val, test, at_best, clusters, ari, megabytes, seconds):
@@ -137,7 +137,7 @@ def test_methods_run_once_and_what_is_missing_is_run_again(tmp_path, monkeypatch
     command = ["compare", "fedavg", "ifca", "--seed", "3", "--workers", "2", *TINY]
     assert main(command) == 0
     shown = capsys.readouterr().out
-    assert "2 runs, 2 of them still to do, in runs/compare" in shown
+    assert "Runs: 2, 2 of them still to do, in runs/compare" in shown
     assert re.search(r"2/2 (fedavg|ifca), seed 3  Val", shown)
     out = Path("runs/compare")
     text = (out / "compare.txt").read_text(encoding="utf-8")
@@ -151,7 +151,7 @@ def test_methods_run_once_and_what_is_missing_is_run_again(tmp_path, monkeypatch
     before = [(path / RESULT).stat().st_mtime_ns for path in (kept, missing)]
     (missing / RESULT).unlink()
     assert main(command) == 0
-    assert "2 runs, 1 of them still to do" in capsys.readouterr().out
+    assert "Runs: 2, 1 of them still to do" in capsys.readouterr().out
     after = [(path / RESULT).stat().st_mtime_ns for path in (kept, missing)]
     assert after[0] == before[0]
     assert after[1] > before[1]
@@ -168,6 +168,10 @@ def test_methods_run_once_and_what_is_missing_is_run_again(tmp_path, monkeypatch
     live = live_table("method", found.cells)
     assert [next(iter(column.cells)) for column in live.columns[:3]] == ["fedavg", "1/1", "2/2"]
     assert list(result_table("method", found.lines).columns[0].cells) == ["fedavg", "ifca"]
+
+    (missing / run_folder.SUMMARY).write_text("{}")
+    assert main(command) == 2
+    assert re.search(r"^hcfl: run = .*: is damaged \(KeyError: .* the run is begun anew\n$", capsys.readouterr().err)
 
 
 def test_a_grid_over_the_data_has_a_table_and_no_common_report(tmp_path, capsys):

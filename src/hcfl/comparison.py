@@ -101,10 +101,14 @@ def cells_of(chosen: Sequence[tuple[Point, Config]], seeds: int, out: Path) -> l
 
 def summary_of(folder: Path) -> Row:
     """Return the summary of a run that ended, with what a client sends and receives in a round."""
-    summary: Row = json.loads((folder / run_folder.SUMMARY).read_text(encoding="utf-8"))
-    taking_part = sum(row["participants"] for row in run_folder.rows(folder, run_folder.METRICS))
-    megabytes = (summary["bytes_up"] + summary["bytes_down"]) / 1e6
-    return {**summary, "mb_per_client_round": megabytes / taking_part}
+    try:
+        summary: Row = json.loads((folder / run_folder.SUMMARY).read_text(encoding="utf-8"))
+        taking_part = sum(row["participants"] for row in run_folder.rows(folder, run_folder.METRICS))
+        megabytes = (summary["bytes_up"] + summary["bytes_down"]) / 1e6
+        return {**summary, "mb_per_client_round": megabytes / taking_part}
+    except (OSError, ValueError, KeyError, ArithmeticError) as error:
+        reason = f"is damaged ({type(error).__name__}: {error}); without this folder the run is begun anew"
+        raise InputError(f"run = {str(folder)!r}: {reason}") from None
 
 
 def statistic(values: Sequence[float | None]) -> Statistic | None:

@@ -37,7 +37,7 @@ def show(
     _make(out)
     tasks = [task for cell in cells for task in cell.tasks]
     waiting = sum(not task.done for task in tasks)
-    console.print(f"{len(tasks)} runs, {waiting} of them still to do, in {out}", highlight=False, soft_wrap=True)
+    console.print(f"Runs: {len(tasks)}, {waiting} of them still to do, in {out}", highlight=False, soft_wrap=True)
     with _progress(head, cells, console) as on_done:
         found = comparison.finished(cells, workers, on_done)
     table = result_table(head, found.lines)
