@@ -10,7 +10,7 @@ import pytest
 import torch
 
 import hcfl
-from hcfl import experiments, reproduce
+from hcfl import experiments, reproduce, tasks
 from hcfl.cli import main
 from hcfl.config import Config, from_flat
 from hcfl.errors import InputError
@@ -192,10 +192,10 @@ def test_the_class_table_counts_every_client_that_has_a_cluster():
     def counts(clients):
         return torch.bincount(torch.cat([federation.y[federation.train[c]] for c in clients]), minlength=10).tolist()
 
-    assert reproduce._class_table(run) == [counts(range(6))]
+    assert tasks._class_table(run) == [counts(range(6))]
     absent = torch.where(torch.arange(6) < 4, state.server.members, -1)
     fewer = replace(run, state=replace(state, server=replace(state.server, members=absent)))
-    assert reproduce._class_table(fewer) == [counts(range(4))]
+    assert tasks._class_table(fewer) == [counts(range(4))]
 
 
 def test_a_row_s_settings_go_before_its_column_s_and_those_before_the_table_s():

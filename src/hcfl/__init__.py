@@ -11,6 +11,7 @@ from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from hcfl.comparison import compare
     from hcfl.config import Config
     from hcfl.data import Federation
     from hcfl.errors import InputError
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
     from hcfl.result import Run
 
 __version__ = version("hcfl")
-__all__ = ["METHODS", "Config", "Federation", "InputError", "Method", "Run", "load", "load_model", "run"]
+__all__ = ["METHODS", "Config", "Federation", "InputError", "Method", "Run", "compare", "load", "load_model", "run"]
 
 _HOMES = {
     "Config": "hcfl.config",
@@ -31,6 +32,7 @@ _HOMES = {
     "METHODS": "hcfl.methods",
     "Method": "hcfl.method",
     "Run": "hcfl.result",
+    "compare": "hcfl.comparison",
     "load": "hcfl.loading",
     "load_model": "hcfl.export",
     "run": "hcfl.experiment",

@@ -5,14 +5,14 @@ import sys
 from collections.abc import Sequence
 from io import TextIOWrapper
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import NoReturn
 
 from rich.console import Console
 
-from hcfl import __version__, cli_runs
-from hcfl.config import Config, assign, field_at, flat_fields, from_flat
+from hcfl import __version__, cli_comparison, cli_runs
+from hcfl.cli_settings import add_settings, changes_of, config_of, count
+from hcfl.config import from_flat
 from hcfl.errors import InputError
-from hcfl.yaml_files import read_yaml
 
 TRACK_HELP = "let tensorboard, mlflow or wandb follow the run; may be repeated"
 
@@ -23,30 +23,6 @@ class _Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
         """Exit with code 2."""
         self.exit(2, f"{self.prog}: {message} (see {self.prog} --help)\n")
-
-
-def _add_settings(parser: argparse.ArgumentParser, sections: Sequence[str] = ()) -> None:
-    """Add a flag for every setting of the configuration, or of some sections of it."""
-    for name, path in flat_fields().items():
-        if name == "method" or (sections and path.split(".")[0] not in sections):
-            continue
-        field = field_at(path)
-        default = "" if field.default is None else f" (default {field.default})"
-        parser.add_argument(
-            f"--{name.replace('_', '-')}",
-            dest=path,
-            metavar="VALUE",
-            default=argparse.SUPPRESS,
-            help=f"{field.description}{default}".replace("%", "%%"),
-        )
-    parser.add_argument("--config", metavar="FILE", type=Path, help="a YAML file; flags win over it")
-    parser.add_argument(
-        "--set",
-        metavar="A.B=C",
-        action="append",
-        default=[],
-        help="set any field by its path; may be repeated",
-    )
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -66,7 +42,7 @@ def _parser() -> argparse.ArgumentParser:
     run = commands.add_parser("run", help="run a method", allow_abbrev=False)
     run.add_argument("method", metavar="METHOD", nargs="?", help="see `hcfl methods`")
     run.add_argument("--out", metavar="FOLDER", type=Path, help="the run folder (default: a new one under runs/)")
-    _add_settings(run)
+    add_settings(run)
 
     run.add_argument("--track", metavar="NAME", action="append", default=[], help=TRACK_HELP)
 
@@ -74,13 +50,14 @@ def _parser() -> argparse.ArgumentParser:
     resume.add_argument("folder", metavar="FOLDER", type=Path, help="its run folder")
     resume.add_argument("--track", metavar="NAME", action="append", default=[], help=TRACK_HELP)
     cli_runs.add_commands(commands)
+    cli_comparison.add_commands(commands)
 
     data = commands.add_parser("data", help="show a federation before training", allow_abbrev=False)
     data.add_argument("source", metavar="SOURCE", nargs="?", help="a name, a file or a folder, as --data")
     data.add_argument(
         "--picture", metavar="FILE", type=Path, default=Path("federation.png"), help="where the picture goes"
     )
-    _add_settings(data, sections=("data", "seed"))
+    add_settings(data, sections=("data", "seed"))
 
     reproduce = commands.add_parser(
         "reproduce", allow_abbrev=False, help="run a table of the paper, ours beside theirs"
@@ -123,47 +100,6 @@ def _add_deploy(parser: argparse.ArgumentParser) -> None:
     init.add_argument("--force", action="store_true", help="replace the keys and files of a site that is there")
 
 
-def _config(arguments: argparse.Namespace) -> Config:
-    values: dict[str, Any] = {} if arguments.config is None else read_yaml(arguments.config)
-    if getattr(arguments, "method", None) is not None:
-        in_file = values.get("method")
-        if isinstance(in_file, dict) and in_file.get("name") != arguments.method:
-            values["method"] = {}  # the settings of another method
-        assign(values, "method.name", arguments.method)
-    in_file = values.get("data")
-    chosen = getattr(arguments, "data.scenario", None)
-    if chosen is not None and isinstance(in_file, dict) and in_file.get("scenario") not in (None, chosen):
-        raise InputError(
-            f"data.scenario = {chosen!r}: {arguments.config} has the settings of {in_file['scenario']}, which would win"
-        )
-    for path in flat_fields().values():
-        if (value := getattr(arguments, path, None)) is not None:
-            assign(values, path, value)
-    if getattr(arguments, "source", None) is not None:
-        assign(values, "data.source", arguments.source)
-    for path, value in _changes(arguments.set):
-        assign(values, path, value)
-    return Config.parse(values)
-
-
-def _changes(settings: Sequence[str]) -> list[tuple[str, Any]]:
-    """Read what `--set` was given."""
-    changes = []
-    for setting in settings:
-        path, equals, value = setting.partition("=")
-        if not equals:
-            raise InputError(f"--set {setting}: must look like data.alpha=0.5")
-        changes.append((path, None if value == "null" else value))
-    return changes
-
-
-def _count(name: str, value: Any) -> int:
-    """Read a whole number from 1 on."""
-    if not str(value).isdecimal() or int(value) < 1:
-        raise InputError(f"--{name} {value}: must be a whole number from 1 on")
-    return int(value)
-
-
 def _reproduce(arguments: argparse.Namespace, console: Console) -> None:
     from hcfl.report import reproduction
 
@@ -172,14 +108,14 @@ def _reproduce(arguments: argparse.Namespace, console: Console) -> None:
         return
     if arguments.scale not in ("small", "paper"):
         raise InputError(f"--scale {arguments.scale}: must be small or paper")
-    workers = None if arguments.workers is None else _count("workers", arguments.workers)
+    workers = None if arguments.workers is None else count("workers", arguments.workers)
     reproduction.show(
         arguments.table,
         arguments.rows,
-        _count("seeds", arguments.seeds),
+        count("seeds", arguments.seeds),
         arguments.scale,
         workers,
-        _changes(arguments.set),
+        changes_of(arguments.set),
         arguments.out or reproduction.OUT,
         console,
     )
@@ -188,7 +124,7 @@ def _reproduce(arguments: argparse.Namespace, console: Console) -> None:
 def _run(arguments: argparse.Namespace, console: Console) -> None:
     from hcfl.report.show import run_and_show
 
-    run_and_show(_config(arguments), arguments.out, console, arguments.track)
+    run_and_show(config_of(arguments), arguments.out, console, arguments.track)
 
 
 def _resume(arguments: argparse.Namespace, console: Console) -> None:
@@ -213,7 +149,7 @@ def _data(arguments: argparse.Namespace, console: Console) -> None:
     from hcfl.data import build
     from hcfl.report import plots, tables
 
-    config = _config(arguments)
+    config = config_of(arguments)
     federation = build(config.data, config.seed)
     console.print(tables.federation_table(federation))
     for note in federation.notes:
@@ -231,7 +167,7 @@ def _deploy(arguments: argparse.Namespace, console: Console) -> None:
     if arguments.step == "add":
         deploy.add(arguments.folder, arguments.clients)
     else:
-        ports = {name: _count(name.replace("_", "-"), getattr(arguments, name)) for name in deploy.PORTS}
+        ports = {name: count(name.replace("_", "-"), getattr(arguments, name)) for name in deploy.PORTS}
         deploy.init(arguments.folder, deploy.Site(tuple(arguments.clients), arguments.host, **ports), arguments.force)
     console.print(f"Next: {arguments.folder / 'README.md'}", highlight=False, soft_wrap=True)
 
@@ -267,6 +203,7 @@ COMMANDS = {
     "scenarios": _scenarios,
     "methods": _methods,
     **cli_runs.COMMANDS,
+    **cli_comparison.COMMANDS,
 }
 
 

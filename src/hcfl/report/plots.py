@@ -1,7 +1,7 @@
 """Pictures: the federation before training, and what a run found."""
 
 import warnings
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from io import BytesIO
 from itertools import cycle
 from pathlib import Path
@@ -88,6 +88,34 @@ def plot_weights(run: Run) -> Picture:
     """Who belongs to which cluster, beside the truth."""
     figure = Picture(figsize=(4.5, 5), layout="constrained")
     _weights(figure.subplots(), run)
+    return figure
+
+
+LARGEST_CIRCLE = 900.0
+"""The area, in square points, of the frontier's circle with the most clusters."""
+
+MARKERS = "osD^v"
+"""Circles, and what follows when all colours are taken."""
+
+
+def plot_frontier(points: Mapping[str, Sequence[tuple[float, float, float]]]) -> Picture:
+    """Val against Test: (Val, Test, K) of each seed by name; dots are seeds, a circle their mean, its area K."""
+    styles = cycle((marker, colour) for marker in MARKERS for colour in CONCEPT_COLOURS)
+    figure = Picture(figsize=(7.5, 4.6), layout="constrained")
+    axes = figure.subplots()
+    means = {name: np.mean(seeds, axis=0) for name, seeds in points.items() if seeds}
+    most = max((clusters for _, _, clusters in means.values()), default=1)
+    for (name, (val, test, clusters)), (marker, colour) in zip(means.items(), styles, strict=False):
+        seeds = np.array(points[name])
+        axes.scatter(seeds[:, 0], seeds[:, 1], s=9, color=colour)
+        axes.scatter(val, test, s=LARGEST_CIRCLE * clusters / most, marker=marker, color=colour, alpha=0.35)
+        label = f"{name} (K = {clusters:.3g})".replace("$", r"\$")
+        axes.plot([], [], marker, color=colour, label=label)  # circles of any size would not fit a legend
+    axes.set(xlabel="Val: clients' own data", ylabel="Test: newcomers", title="personalisation and generalisation")
+    axes.margins(0.15)
+    axes.grid(alpha=0.3)
+    if means:
+        axes.legend(loc="center left", bbox_to_anchor=(1.01, 0.5), fontsize=8, frameon=False)
     return figure
 
 
