@@ -16,12 +16,15 @@ CURVES = ("round", "participants", "val", "test", "clusters", "ari", "nmi", "pur
 """Columns of `metrics.jsonl` that are a number a round."""
 
 RULES = {
+    "contradiction": ("hcfl++", "split-on-contradiction"),
     "gap": ("hcfl+", "split-and-remove"),
     "norms": ("cfl", "hcfl-prime", "split-when-stationary"),
     "coherence": ("icfl", "split-by-spectrum"),
     "cut": ("fl+hc", "pacfl", "hierarchical-once"),
 }
-"""What `max_distance` and `threshold` of a split mean, by how the method's or the adaptation's name begins."""
+"""What `max_distance` and `threshold` of a split mean, by how the method's or the adaptation's name begins.
+
+The first that fits counts, so a name stands before those that it begins with."""
 
 
 @dataclass(frozen=True)
