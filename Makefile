@@ -18,7 +18,7 @@ types: setup
 	$(BIN)/mypy
 
 tests: setup
-	$(BIN)/pytest -n auto
+	$(BIN)/pytest -n auto --dist worksteal
 
 setup: .venv/ready  ## the environment in .venv, with hcfl in it
 
