@@ -185,8 +185,8 @@ def test_threads_that_were_asked_for_stay_and_what_was_left_unfinished_is_begun_
         assert not (task.folder / "stale").exists()
 
 
-def test_the_class_table_counts_every_client_that_has_a_cluster():
-    run = hcfl.run("fedavg", clients=6, rounds=1)
+def test_the_class_table_counts_every_client_that_has_a_cluster(tmp_path):
+    run = hcfl.run("fedavg", clients=6, rounds=1, out=tmp_path / "run")
     federation, state = run.federation, run.state
 
     def counts(clients):
