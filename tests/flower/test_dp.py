@@ -100,6 +100,15 @@ def test_noise_does_not_come_from_a_seed_that_others_know():
     assert not one["head.bias"].equal(dp.with_noise(CENTRAL, {"head.bias": torch.zeros(9).double()}, 3)["head.bias"])
 
 
+def test_noise_leaves_everybody_else_s_random_numbers_alone():
+    np.random.seed(0)  # noqa: NPY002
+    expected = np.random.random()  # noqa: NPY002
+    np.random.seed(0)  # noqa: NPY002
+    protected("fedavg", LOCAL, parts())
+    dp.with_noise(CENTRAL, {"head.bias": torch.zeros(9).double()}, 3)
+    assert np.random.random() == expected  # noqa: NPY002
+
+
 def test_an_update_of_zeros_is_one():
     zeros = {"head.bias": torch.zeros(1, 5).double()}
     assert protected("fedavg", CENTRAL, zeros)["head.bias"].abs().max() < 1e-20

@@ -1,5 +1,7 @@
 """HCFL++: conflicts of prototypes, groups that contradict each other, and what is split or merged for it."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 from hypothesis import given
@@ -88,6 +90,13 @@ def test_another_camera_is_no_conflict_another_meaning_is():
     assert concepts[:3, :3].max() == concepts[3:, 3:].max() == 0
 
 
+def test_what_all_features_have_in_common_does_not_count():
+    seen = federation([0, 0, 1, 1, 2], noise=0.3)
+    moved = Prototypes(seen.prototypes.class_means + 5, seen.prototypes.class_counts, seen.prototypes.mean + 5)
+    distance = ConflictDistance().between(replace(seen, prototypes=moved))
+    assert_close(distance, ConflictDistance().between(seen), atol=1e-4, rtol=1e-4)
+
+
 def test_groups_contradict_by_the_second_largest_conflict_that_both_see():
     # The groups agree about class 2; A calls 0 what B calls 1, and the other way round.
     one, two, three = torch.eye(3)
@@ -97,7 +106,8 @@ def test_groups_contradict_by_the_second_largest_conflict_that_both_see():
     assert_close(contradictions(seen, groups), torch.tensor([[-1.0, 1.0], [1.0, -1.0]]))
     # One class alone that looks like another is no relabelling.
     half = Directions(torch.stack([a, a, *[torch.stack([two, two, three])] * 2]), seen.held)
-    assert contradictions(half, groups)[0, 1] <= 0
+    # What A sees: 0, 0, −1; what B sees: 1, −1, −1. The smaller ones are 0, −1, −1.
+    assert contradictions(half, groups)[0, 1] == -1
 
 
 def test_a_single_client_is_no_group():

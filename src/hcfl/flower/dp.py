@@ -5,7 +5,8 @@ questions hold models, our answers sums of changes, and what to clip and how is 
 are not registered with the app but called on an inner question of zeros: then the difference is the answer itself.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 
 import numpy as np
 from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, RecordDict
@@ -41,8 +42,22 @@ def protected(method: Method, privacy: PrivacyConfig, parts: Parts, message: Mes
     assert privacy.delta is not None
     largest = bound(upload, privacy.clip)
     mod = LocalDpMod(largest, 2 * largest, privacy.epsilon, privacy.delta)
-    np.random.seed()  # noqa: NPY002  # Flower draws from here, and whoever knows the seed could take the noise off
-    return _single(_modified(mod, upload, largest, message, context))
+    with _unpredictable():
+        return _single(_modified(mod, upload, largest, message, context))
+
+
+@contextmanager
+def _unpredictable() -> Iterator[None]:
+    """Seed numpy's global generator, which Flower draws from, by the operating system; then put it back as it was.
+
+    Whoever knows the seed could take the noise off.
+    """
+    before = np.random.get_state()  # noqa: NPY002
+    np.random.seed()  # noqa: NPY002
+    try:
+        yield
+    finally:
+        np.random.set_state(before)  # noqa: NPY002
 
 
 def _single(parts: Parts) -> Parts:
@@ -54,8 +69,8 @@ def with_noise(privacy: PrivacyConfig, sums: Parts, clients: int) -> Parts:
     if privacy.mode != "central-dp":
         return sums
     arrays = {name: part.numpy().copy() for name, part in sums.items()}
-    np.random.seed()  # noqa: NPY002
-    add_gaussian_noise_inplace(list(arrays.values()), deviation(privacy, sums, clients))
+    with _unpredictable():
+        add_gaussian_noise_inplace(list(arrays.values()), deviation(privacy, sums, clients))
     return {name: from_numpy(array) for name, array in arrays.items()}
 
 
