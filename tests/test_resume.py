@@ -93,3 +93,15 @@ def test_a_folder_without_a_run_is_said(tmp_path, capsys):
     run_folder.create(tmp_path / "run", replace_rounds(2))
     with pytest.raises(InputError, match=r"checkpoint .*: cannot be read"):
         resume(tmp_path / "run")
+
+
+def test_a_checkpoint_is_written_every_few_rounds(tmp_path):
+    seen = []
+
+    def look(record):
+        there = (tmp_path / "run" / run_folder.CHECKPOINT).exists()
+        seen.append(load(tmp_path / "run" / run_folder.CHECKPOINT)[0].server.round if there else None)
+
+    config = from_flat(method="fedavg", clients=3, rounds=5, checkpoint_every=2)
+    execute(prepare(config), tmp_path / "run", look)
+    assert seen == [None, 2, 2, 4, 4]
