@@ -1,0 +1,227 @@
+"""What the paper leaves open, tried one choice at a time: a table of docs/fidelity.md.
+
+    python experiments/choices.py --seeds 3                     # digits with strong label shift, on a CPU
+    python experiments/choices.py --data cifar10 --device cuda  # CIFAR-10, 60 rounds, on a GPU
+
+Runs that are already in the output folder are not repeated.
+"""
+
+import argparse
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from statistics import mean, stdev
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from hcfl import methods, rng
+from hcfl.config import from_flat
+from hcfl.ensemble import Copies, Ensemble, stack
+from hcfl.experiment import execute, prepare
+from hcfl.local import Job
+from hcfl.method import Method
+from hcfl.models import Network, Params
+from hcfl.playing import Prepared
+from hcfl.rounds import Setting
+from hcfl.state import Broadcast, ClientState, Update
+from hcfl.tiers import Adaptation, Decision, Participants, Seen, Weighting, Weights
+from hcfl.training import trained_parts, weighted_loss
+
+SETTINGS: dict[str, dict[str, Any]] = {
+    "digits": {"data": "digits", "alpha": 1.0, "alpha_reading": "total", "beta": 0.2, "clients": 30, "rounds": 60},
+    "cifar10": {
+        "data": "cifar10",
+        "scenario": "diverse",
+        "model": "efficientnet-lite0",
+        "pretrained": "imagenet",
+        "lr": 0.1,
+        "rounds": 60,
+        "precision": "bf16",
+        "evaluate_every": 4,
+    },
+}
+
+
+@dataclass(frozen=True)
+class Repeated:
+    """Several E-steps a round instead of one."""
+
+    once: Weighting
+    times: int
+    hard: bool = False
+
+    def start(self, client: Tensor, owners: Any) -> Weights:
+        """As before."""
+        return self.once.start(client, owners)
+
+    def e_step(self, weights: Weights, seen: Seen) -> tuple[Weights, Tensor]:
+        """Repeat it with the same likelihoods."""
+        for _ in range(self.times):
+            weights, gamma = self.once.e_step(weights, seen)
+        return weights, gamma
+
+    def newcomer(self, weights: Tensor, seen: Seen) -> Tensor:
+        """Newcomers likewise."""
+        for _ in range(self.times):
+            weights = self.once.newcomer(weights, seen)
+        return weights
+
+
+@dataclass(frozen=True)
+class Later:
+    """No cluster changes in the first rounds."""
+
+    then: Adaptation
+    first: int
+    adaptive: bool = True
+    uses_distance: bool = True
+    needs: None = None
+
+    def decide(self, participants: Participants, distance: Tensor | None, occupied: Tensor) -> Decision:
+        """Wait."""
+        return self.then.decide(participants, distance, occupied) if participants.round > self.first else Decision()
+
+
+@dataclass(frozen=True)
+class BatchStatistics(Network):
+    """Batch normalisation by the client's own samples instead of the running statistics."""
+
+    def embed(self, extractor: Params, inputs: Tensor, training: bool = False) -> Tensor:
+        """Leave the running statistics as they are."""
+        own = extractor if training else {name: tensor.clone() for name, tensor in extractor.items()}
+        return super().embed(own, inputs, training=True)
+
+
+@dataclass(frozen=True)
+class OwnStatistics:
+    """One client after another, each looking at its data with its own statistics; they train as ever."""
+
+    def execute(
+        self, setting: Setting, broadcast: Broadcast, participants: Sequence[int], states: Mapping[int, ClientState]
+    ) -> tuple[Update, list[ClientState]]:
+        """Replace the network for what clients do; evaluation keeps the running ones."""
+        network = BatchStatistics(setting.network.extractor, setting.network.head, setting.network.half)
+        own = replace(setting, network=network)
+        done = [own.take_part([client], broadcast, states) for client in participants]
+        return Update.join([update for update, _ in done]), [state for _, kept in done for state in kept]
+
+
+@dataclass(frozen=True)
+class LastingMomentum:
+    """One client after another, each going on with the momentum of its last round; new heads start without."""
+
+    velocities: dict[tuple[int, str], list[Tensor]] = field(default_factory=dict)
+
+    def execute(
+        self, setting: Setting, broadcast: Broadcast, participants: Sequence[int], states: Mapping[int, ClientState]
+    ) -> tuple[Update, list[ClientState]]:
+        """Shared extractor and heads only."""
+        done = []
+        for client in participants:
+
+            def train(network: Network, job: Job, client: int = client) -> Copies:
+                return Copies.stack([self.train(network, job, client)])
+
+            done.append(setting.take_part([client], broadcast, states, train))
+        return Update.join([update for update, _ in done]), [state for _, kept in done for state in kept]
+
+    def train(self, network: Network, job: Job, client: int) -> Ensemble:
+        """Heads on frozen features, then the extractor: eqs. (6) and (7)."""
+        start, inputs, features = job.plan.start.of(0), job.data.inputs, job.features
+        labels, gamma, batches = job.data.labels.to(inputs.device), job.plan.gamma.to(inputs.device), job.batches.of(0)
+        assert features is not None
+        parameters, statistics = trained_parts(network, start.extractor(0))
+
+        def of_heads(batch: Tensor, heads: Params) -> Tensor:
+            return weighted_loss(network.logits(heads, features[batch], training=True), labels[batch], gamma[batch])
+
+        def of_extractor(batch: Tensor, parameters: Params) -> Tensor:
+            embedded = network.embed(parameters | statistics, inputs[batch], training=True)
+            return weighted_loss(network.logits(heads, embedded, training=True), labels[batch], gamma[batch])
+
+        seed, *purpose = job.purposes[0]
+        with rng.scoped(int(seed), *purpose):
+            heads = self.descend((client, "heads"), start.heads, of_heads, batches, job)
+            extractor = self.descend((client, "extractor"), parameters, of_extractor, batches, job)
+        return Ensemble(stack([extractor | statistics]), heads, "split")
+
+    def descend(
+        self, key: tuple[int, str], params: Params, loss: Callable[..., Tensor], batches: Sequence[Tensor], job: Job
+    ) -> Params:
+        """Go on where the velocity was left."""
+        leaves = {name: tensor.detach().clone().requires_grad_() for name, tensor in params.items()}
+        kept = self.velocities.get(key, [])
+        if [tensor.shape for tensor in kept] != [leaf.shape for leaf in leaves.values()]:
+            kept = [torch.zeros_like(leaf) for leaf in leaves.values()]
+        for batch in batches:
+            gradients = torch.autograd.grad(loss(batch, leaves), list(leaves.values()))
+            with torch.no_grad():
+                for leaf, velocity, gradient in zip(leaves.values(), kept, gradients, strict=True):
+                    velocity.mul_(job.sgd.momentum).add_(gradient).add_(leaf, alpha=job.sgd.weight_decay)
+                    leaf.sub_(velocity, alpha=job.sgd.lr)
+        self.velocities[key] = kept
+        return {name: leaf.detach() for name, leaf in leaves.items()}
+
+
+def prepared(method: Method, settings: dict[str, Any], engine: Any = None) -> Prepared:
+    """Prepare a run of a method, if asked with another engine."""
+    found = prepare(from_flat(**settings), method=method)
+    return found if engine is None else replace(found, setting=replace(found.setting, engine=engine))
+
+
+def variants(name: str, settings: dict[str, Any], data: str) -> dict[str, Callable[[], Prepared]]:
+    """Return every choice as a run that could start."""
+    base = methods.build(name)
+    normalised = {**settings, "model": "mobilenet-v2", "lr": 0.03, "rounds": 30}
+    found = {
+        "as decided": lambda: prepared(base, settings),
+        "K⁰ = 3": lambda: prepared(methods.build(name, clusters=3), settings),
+        "no split before round 10": lambda: prepared(replace(base, adaptation=Later(base.adaptation, 10)), settings),
+        "five E-steps a round": lambda: prepared(replace(base, weighting=Repeated(base.weighting, 5)), settings),
+        "β literal": lambda: prepared(base, {**settings, "beta_reading": "literal"}),
+    }
+    if data == "digits":
+        found |= {
+            "momentum persists": lambda: prepared(base, settings, LastingMomentum()),
+            "MobileNet-V2, 30 rounds, as decided": lambda: prepared(base, normalised),
+            "MobileNet-V2, batch statistics in the E-step": lambda: prepared(base, normalised, OwnStatistics()),
+        }
+    else:
+        late = Later(base.adaptation, 30)
+        found["no split before round 30"] = lambda: prepared(replace(base, adaptation=late), settings)
+    return found
+
+
+def main() -> None:
+    """Run what is missing and print the table."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--data", choices=SETTINGS, default="digits")
+    parser.add_argument("--method", default="hcfl+(fedrc)")
+    parser.add_argument("--seeds", type=int, default=1)
+    parser.add_argument("--device", default="cpu")
+    parser.add_argument("--only", nargs="*", help="some of the choices")
+    parser.add_argument("--out", type=Path, default=Path("runs/choices"))
+    options = parser.parse_args()
+    print("| choice | Val, last | Test, last | K | ARI, affected |")
+    print("|---|---|---|---|---|")
+    for choice in options.only or variants(options.method, {}, options.data):
+        found = []
+        for seed in range(options.seeds):
+            path = options.out / f"{options.data}-{options.method}-{choice}-seed{seed}".replace(" ", "-")
+            if not (path / "summary.json").exists():
+                settings = SETTINGS[options.data] | {"seed": seed, "device": options.device, "threads": 1}
+                execute(variants(options.method, settings, options.data)[choice](), path)
+            found.append(json.loads((path / "summary.json").read_text(encoding="utf-8")))
+        cells = []
+        for key, scale in (("val_last", 100), ("test_last", 100), ("clusters_last", 1), ("ari_affected_last", 1)):
+            values = [scale * summary[key] for summary in found]
+            spread = f" ± {stdev(values):.2f}" if len(values) > 1 else ""
+            cells.append(f"{mean(values):.2f}{spread}")
+        print(f"| {choice} | {' | '.join(cells)} |", flush=True)
+
+
+if __name__ == "__main__":
+    main()
