@@ -22,7 +22,7 @@ GREY = "#bbbbbb"
 
 
 def contradiction(out: Path) -> None:
-    """What one model, and what three, say to images that groups label differently."""
+    """Show what one model, and what three, say to images that groups label differently."""
     single, found = (hcfl.run(name, rounds=15, out=out / name) for name in ("fedavg", "hcfl+(fedrc)"))
     federation = found.federation
     answers = [("FedAvg: one model", single, 0)]
@@ -64,7 +64,7 @@ def _bars(axes: Axes, probabilities: np.ndarray, labels: list[int]) -> None:
 
 
 def clusters() -> None:
-    """Who is in which cluster after each round, and the distances that each split was decided by."""
+    """Show who is in which cluster after each round, and the distances that each split was decided by."""
     prepared = prepare(from_flat(method="hcfl+(fedrc)", rounds=10))
     concept = prepared.setting.federation.truth.concept
     order = np.argsort(concept, kind="stable")

@@ -1,6 +1,6 @@
 """The reference pages, made from the code: every command, every setting, everything that `hcfl` exports.
 
-A page says where with a comment, `<!-- from the code: commands -->`; what is made takes its place when the site is built.
+A page says where, by a comment such as `<!-- from the code: commands -->`; the site has what is made in its place.
 """
 
 import argparse
