@@ -33,7 +33,10 @@ def test_a_distance_is_what_it_returned():
 @pytest.mark.parametrize(
     ("what", "sentence"),
     [
-        (torch.zeros(3), r"method.distance = Returns: between\(\) returned a tensor of shape \(3,\), but 3 participants"),
+        (
+            torch.zeros(3),
+            r"method.distance = Returns: between\(\) returned a tensor of shape \(3,\), but 3 participants",
+        ),
         (torch.zeros(2, 3), r"need one of \(3, 3\)"),
         (None, "returned NoneType"),
         (torch.full((3, 3), torch.nan), "returned NaN or infinity"),
