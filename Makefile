@@ -3,7 +3,7 @@ PYTHON ?= $(shell command -v python3.11 || command -v python3)
 SUDO := $(shell [ "$$(id -u)" = 0 ] || command -v sudo)
 BIN := .venv/bin
 
-.PHONY: demo test lint types tests setup clean
+.PHONY: demo test docs lint types tests setup clean
 
 demo: setup  ## watch HCFL+ find the groups in a federation that one model cannot serve
 	$(BIN)/hcfl demo
@@ -19,6 +19,9 @@ types: setup
 
 tests: setup
 	$(BIN)/pytest -n auto --dist worksteal
+
+docs: setup  ## the documentation as a site, in build/site; a warning is an error
+	$(BIN)/sphinx-build -W --keep-going -q -b html docs build/site
 
 setup: .venv/ready  ## the environment in .venv, with hcfl in it
 

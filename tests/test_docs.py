@@ -7,10 +7,11 @@ from pathlib import Path
 import pytest
 
 from hcfl.cli import main
+from hcfl.config import Config
 from helpers import blobs
 
 ROOT = Path(__file__).parent.parent
-PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+PAGES = [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").glob("*.md"))]
 BLOCK = re.compile(r"^```(\w+)([^\n]*)\n(.*?)^```", re.MULTILINE | re.DOTALL)
 
 
@@ -52,8 +53,19 @@ def test_every_block_of_a_page_runs_in_order(page, tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_every_link_leads_somewhere(page):
-    for target in re.findall(r"\]\(([^)#]+)\)", page.read_text(encoding="utf-8")):
-        assert (page.parent / target).exists(), target
+    """On a disk and on GitHub; tests/test_site.py looks at the site's own."""
+    for target in re.findall(r"\]\(([^)]+)\)", page.read_text(encoding="utf-8")):
+        path, _, heading = target.partition("#")
+        there = page.parent / path if path else page
+        assert there.exists(), target
+        assert not heading or heading in anchors(there), target
+
+
+def anchors(page):
+    """What GitHub calls the headings of a page; those that are made from the code are sections of the settings."""
+    headings = re.findall(r"^#+ (.+)$", page.read_text(encoding="utf-8"), re.MULTILINE)
+    made = Config.model_fields if page.name == "settings.md" else ()
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings} | set(made)
 
 
 def test_the_readme_s_table_lists_every_method():

@@ -25,7 +25,8 @@ class _Parser(argparse.ArgumentParser):
         self.exit(2, f"{self.prog}: {message} (see {self.prog} --help)\n")
 
 
-def _parser() -> argparse.ArgumentParser:
+def build_parser() -> argparse.ArgumentParser:
+    """Return the whole command line; the documentation lists it from here."""
     parser = _Parser(
         prog="hcfl",
         description="Clustered federated learning.",
@@ -212,7 +213,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, TextIOWrapper):  # a terminal without Unicode shows question marks, not a traceback
             stream.reconfigure(errors="replace")
-    arguments = _parser().parse_args(argv)
+    arguments = build_parser().parse_args(argv)
     console = Console(markup=False)
     try:
         COMMANDS[arguments.command](arguments, console)

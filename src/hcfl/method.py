@@ -3,6 +3,7 @@
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from typing import get_args
 
 import torch
 from torch import Tensor
@@ -166,6 +167,8 @@ def _conflicts_of_adaptation(method: Method) -> Reasons:
 
 
 def _conflicts_of_evidence(method: Method) -> Reasons:
+    unknown = ", ".join(sorted(method.needs - set(get_args(Evidence))))
+    yield bool(unknown), f"needs {unknown}, but clients can send {', '.join(get_args(Evidence))}"
     yield (
         method.topology == "full" and bool({"prototypes", "feature norms"} & method.needs),
         "features are compared in one shared space, but full models have an extractor each",

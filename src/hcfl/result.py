@@ -33,13 +33,17 @@ class Run:
     """A run that ended. `hcfl.load` opens one from its folder."""
 
     path: Path
+    """The run folder."""
     config: Config = field(repr=False)
+    """All settings, defaults filled in."""
     federation: Federation = field(repr=False)
     """Of a run that was opened from its folder: names and sizes only, the samples are elsewhere."""
     summary: Row
+    """The result, as it is in `summary.json`."""
     rows: list[Row] = field(repr=False)
     """The metrics of each round, as they are in `metrics.jsonl`."""
     state: RunState = field(repr=False)
+    """Models, weights and tables after the last round."""
     method: Method = field(repr=False)
     network: Network = field(repr=False)
     profiles: Profiles | None = field(default=None, repr=False)

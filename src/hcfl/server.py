@@ -25,6 +25,7 @@ from hcfl.state import Broadcast, ServerState, Update
 from hcfl.tiers import Correlation, HardByLoss, HardByParameters, Joint, Participants
 from hcfl.tiers import gaussians as densities
 from hcfl.tiers.formulation import class_shares
+from hcfl.tiers.measuring import measured
 from hcfl.tiers.weighting import one_hot, uniform
 
 
@@ -115,7 +116,7 @@ def conclude(
     )
 
     seen = _participants(method, network, state, after, update)
-    distance = None if method.distance is None else method.distance.between(seen).cpu()
+    distance = None if method.distance is None else measured(method.distance, seen)
     decision = method.adaptation.decide(seen, distance, _occupied(method, after))
     decided_by = None if distance is None else Distances(seen.clients, distance)
     return apply(state.ensemble, after, decision, method.weighting.hard, update), decided_by

@@ -1,0 +1,146 @@
+"""The reference pages, made from the code: every command, every setting, everything that `hcfl` exports.
+
+A page says where, by a comment such as `<!-- from the code: commands -->`; the site has what is made in its place.
+"""
+
+import argparse
+import re
+from collections.abc import Callable, Iterator
+from types import ModuleType, NoneType, UnionType
+from typing import Any, Literal, Union, get_args, get_origin
+
+import hcfl
+from hcfl import tiers
+from hcfl.cli import build_parser
+from hcfl.config import Config, Section, field_at, flat_fields
+
+PLACE = re.compile(r"^<!-- from the code: (\w+) -->$", re.MULTILINE)
+
+
+def filled_in(page: str) -> str:
+    """Put what is made from the code into a page."""
+    return PLACE.sub(lambda place: PARTS[place[1]](), page)
+
+
+def commands() -> str:
+    """Every command of the command line with its arguments; settings have a page of their own."""
+    return "\n".join(_command(parser) for parser in leaves(build_parser()))
+
+
+def leaves(parser: argparse.ArgumentParser, about: str = "") -> Iterator[argparse.ArgumentParser]:
+    """Go through the commands that do something: `hcfl run`, `hcfl deploy init`, …; each knows what it is for."""
+    branches = [action for action in parser._actions if isinstance(action, argparse._SubParsersAction)]
+    if not branches:
+        parser.description = about
+        yield parser
+    for branch in branches:
+        told = {choice.dest: choice.help or "" for choice in branch._choices_actions}
+        for name, child in branch.choices.items():
+            yield from leaves(child, told[name])
+
+
+def _command(parser: argparse.ArgumentParser) -> str:
+    paths = set(flat_fields().values())
+    mine = [action for action in parser._actions if action.dest not in paths and action.dest != "help"]
+    sections = {action.dest.split(".")[0] for action in parser._actions if action.dest in paths}
+    lines = [f"## {parser.prog}", "", _sentence(parser.description or ""), ""]
+    if mine:
+        lines += ["| argument | what |", "|---|---|", *(f"| {_spelled(a)} | {_cell(a.help or '')} |" for a in mine), ""]
+    if len(sections) > 2:
+        lines += ["And [every setting](settings.md) as a flag.", ""]
+    elif sections:
+        lines += ["And the settings of [the federation](settings.md#data), and `--seed`.", ""]
+    return "\n".join(lines)
+
+
+def _spelled(action: argparse.Action) -> str:
+    value = action.metavar or action.dest.upper()
+    if not action.option_strings:
+        many = {"?": f"[{value}]", "+": f"{value} …"}
+        return f"`{many.get(str(action.nargs), value)}`"
+    takes_value = "" if action.nargs == 0 else f" {value}"
+    return f"`{', '.join(action.option_strings)}{takes_value}{' …' if action.nargs == '+' else ''}`"
+
+
+def settings() -> str:
+    """Every setting by section: its flag and keyword, its path in YAML, what is allowed, the default."""
+    sections = {name: field.annotation for name, field in Config.model_fields.items()}
+    general = [name for name, kind in sections.items() if not _is_section(kind)]
+    parts = [_table(name, kind.__doc__ or "") for name, kind in sections.items() if name not in general]  # type: ignore[union-attr]
+    return "\n".join([*parts, _table("", "Beside the sections.")])
+
+
+def _is_section(kind: Any) -> bool:
+    return isinstance(kind, type) and issubclass(kind, Section)
+
+
+def _table(section: str, about: str) -> str:
+    lines = [f"## {section or 'everything else'}", "", about, ""]
+    lines += ["| flag | in YAML | values | default | what |", "|---|---|---|---|---|"]
+    for name, path in flat_fields().items():
+        owner, _, leaf = path.rpartition(".")
+        if owner == section:
+            field = field_at(path)
+            flag = "METHOD" if path == "method.name" else f"--{name.replace('_', '-')}"
+            default = "–" if field.default is None else f"`{_plain(field.default)}`"
+            cells = (f"`{flag}`", f"`{leaf}`", _values(field), default, _cell(field.description))
+            lines.append(f"| {' | '.join(cells)} |")
+    return "\n".join([*lines, ""])
+
+
+def _values(field: Any) -> str:
+    """Return what is allowed: the words, or the kind with its bounds."""
+    kind = field.annotation
+    if get_origin(kind) in (Union, UnionType):
+        kind = next(one for one in get_args(kind) if one is not NoneType)
+    if get_origin(kind) is Literal:
+        return ", ".join(f"`{value}`" for value in get_args(kind))
+    signs = {"ge": "≥", "gt": ">", "le": "≤", "lt": "<"}
+    bounds = [f"{signs[name]} {getattr(one, name):g}" for one in field.metadata for name in signs if hasattr(one, name)]
+    words = {int: "whole number", float: "number", bool: "`true`, `false`", str: "text"}
+    return " ".join([words[kind], ", ".join(bounds)]).strip()
+
+
+def _plain(value: Any) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def _cell(text: str) -> str:
+    return text.replace("%%", "%").replace("|", r"\|")
+
+
+def _sentence(text: str) -> str:
+    return f"{text[:1].upper()}{text[1:]}."
+
+
+def exports() -> str:
+    """Everything that `import hcfl` offers, by its docstring."""
+    return _documented(hcfl)
+
+
+def tier_exports() -> str:
+    """Every choice on the four tiers, and the Protocols that a choice of one's own follows."""
+    return _documented(tiers)
+
+
+def _documented(module: ModuleType) -> str:
+    lines = ["```{eval-rst}"]
+    for name in module.__all__:
+        thing = getattr(module, name)
+        if isinstance(thing, type):
+            arguments = "(**sections)" if issubclass(thing, Section) else ""  # all settings have their own page
+            lines += [f".. autoclass:: {module.__name__}.{name}{arguments}", "   :members:", ""]
+        elif callable(thing):
+            lines += [f".. autofunction:: {module.__name__}.{name}", ""]
+        else:
+            lines += [f".. autodata:: {hcfl._HOMES[name]}.{name}", "   :no-value:", ""]  # its text stands there
+    return "\n".join([*lines, "```"])
+
+
+PARTS: dict[str, Callable[[], str]] = {
+    "commands": commands,
+    "settings": settings,
+    "exports": exports,
+    "tiers": tier_exports,
+}
+"""What pages can ask for."""
