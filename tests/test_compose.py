@@ -2,6 +2,7 @@
 
 import re
 from dataclasses import replace
+from functools import cache
 from itertools import combinations
 from pathlib import Path
 
@@ -104,31 +105,69 @@ EAGER = {
 """Settings with which something happens in two rounds."""
 
 
-@pytest.mark.parametrize("parts", list(combinations(PART, 2)), ids=" × ".join)
-def test_every_pair_of_choices_runs_two_rounds_or_is_refused_with_its_reason(tiny, parts):
+def drawn(generator, **fixed):
+    """Return a method of random choices and these, or None where they do not compose."""
+    choices = {part: list(PART[part].values())[generator.integers(len(PART[part]))] for part in PART} | fixed
+    choices["adaptation"] = EAGER.get(type(choices["adaptation"]), choices["adaptation"])
+    try:
+        return Method(**choices)
+    except InputError:
+        return None
+
+
+def pairs_of(method):
+    """Return all pairs of choices that a method has."""
+    names = {part: next(n for n, c in PART[part].items() if same_choice(c, getattr(method, part))) for part in PART}
+    return {((one, two), (names[one], names[two])) for one, two in combinations(PART, 2)}
+
+
+def same_choice(named, chosen):
+    return EAGER.get(type(named), named) == EAGER.get(type(chosen), chosen)
+
+
+@cache
+def every_pair():
+    """Return methods that have, between them, every pair of choices that composes: a method has 21 of them."""
+    generator, methods = np.random.default_rng(0), []
+    left = {(pair.parts, pair.names): pair.method for pair in pairs() if pair.method is not None}
+    while left:
+        (parts, names), composed = next(iter(left.items()))
+        fixed = {part: PART[part][name] for part, name in zip(parts, names, strict=True)}
+        eager = replace(composed, adaptation=EAGER.get(type(composed.adaptation), composed.adaptation))
+        candidates = [eager, *filter(None, (drawn(generator, **fixed) for _ in range(20)))]
+        methods.append(max(candidates, key=lambda method: len(pairs_of(method) & left.keys())))
+        for pair in pairs_of(methods[-1]):
+            left.pop(pair, None)
+    return methods
+
+
+CHUNKS = 6
+"""As many tests, so that they can run side by side."""
+
+
+@pytest.mark.parametrize("chunk", range(CHUNKS))
+def test_a_method_of_every_pair_of_choices_runs_two_rounds(tiny, chunk):
     changes = 0
-    for pair in pairs():
-        if pair.parts != parts:
-            continue
-        if pair.method is None:
-            assert pair.reason
-            continue
-        adaptation = EAGER.get(type(pair.method.adaptation), pair.method.adaptation)
-        state, records = play(tiny, replace(pair.method, adaptation=adaptation), 2, participation=0.9)
+    for method in every_pair()[chunk::CHUNKS]:
+        state, records = play(tiny, method, 2, participation=0.9)
         assert len(records) == 2
         assert_close(state.server.weights.sum(dim=1), torch.ones(6))
         changes += sum(len(record.changes) for record in records)
-    assert changes or "adaptation" not in parts
+    assert changes
+
+
+def test_every_pair_is_in_a_method_that_runs_or_is_refused_with_its_reason():
+    run = set().union(*map(pairs_of, every_pair()))
+    for pair in pairs():
+        assert (pair.method is not None) == ((pair.parts, pair.names) in run)
+        assert pair.method is not None or pair.reason
 
 
 def test_whole_methods_drawn_at_random_run_two_rounds(tiny):
     generator, ran = np.random.default_rng(0), 0
-    while ran < 60:
-        choices = {part: list(PART[part].values())[generator.integers(len(PART[part]))] for part in PART}
-        choices["adaptation"] = EAGER.get(type(choices["adaptation"]), choices["adaptation"])
-        try:
-            method = Method(**choices)
-        except InputError:
+    while ran < 25:
+        method = drawn(generator)
+        if method is None:
             continue
         state, _ = play(tiny, method, 2, participation=0.6, seed=ran)
         assert_close(state.server.weights.sum(dim=1), torch.ones(6))

@@ -9,7 +9,7 @@ from typing import NoReturn
 
 from rich.console import Console
 
-from hcfl import __version__, cli_comparison, cli_runs
+from hcfl import __version__, cli_comparison, cli_runs, cli_theory
 from hcfl.cli_settings import add_settings, changes_of, config_of, count
 from hcfl.config import from_flat
 from hcfl.errors import InputError
@@ -52,6 +52,7 @@ def build_parser() -> argparse.ArgumentParser:
     resume.add_argument("--track", metavar="NAME", action="append", default=[], help=TRACK_HELP)
     cli_runs.add_commands(commands)
     cli_comparison.add_commands(commands)
+    cli_theory.add_commands(commands)
 
     data = commands.add_parser("data", help="show a federation before training", allow_abbrev=False)
     data.add_argument("source", metavar="SOURCE", nargs="?", help="a name, a file or a folder, as --data")
@@ -205,6 +206,7 @@ COMMANDS = {
     "methods": _methods,
     **cli_runs.COMMANDS,
     **cli_comparison.COMMANDS,
+    **cli_theory.COMMANDS,
 }
 
 

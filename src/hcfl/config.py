@@ -197,7 +197,7 @@ class Config(Section):
         try:
             return cls.model_validate(scenarios.applied(values, DataConfig.model_fields))
         except ValidationError as error:
-            raise InputError(_sentence(error)) from None
+            raise InputError(sentence(error)) from None
 
     @classmethod
     def load(cls, path: Path) -> Self:
@@ -280,7 +280,7 @@ def from_flat(**settings: Any) -> Config:
     return Config.parse(values)
 
 
-def _sentence(error: ValidationError) -> str:
+def sentence(error: ValidationError) -> str:
     """Turn the first of pydantic's complaints into a sentence: field = value: what is allowed."""
     first = error.errors()[0]
     path = ".".join(str(part) for part in first["loc"])

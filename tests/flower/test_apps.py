@@ -96,6 +96,22 @@ def undisturbed(config, out, absent=None):
 ALL = from_flat(method="hcfl+(fedrc)", engine="sequential", **{**SMALL, "participation": 1.0, "rho": 0.1})
 
 
+@pytest.fixture(scope="module")
+def without_client_3(tmp_path_factory):
+    """The run in which client 3 was absent in round 2."""
+    out = tmp_path_factory.mktemp("without") / "sequential"
+    undisturbed(ALL, out, {2: [3]})
+    return out
+
+
+@pytest.fixture(scope="module")
+def with_everybody(tmp_path_factory):
+    """The run that nothing disturbed."""
+    out = tmp_path_factory.mktemp("with") / "sequential"
+    undisturbed(ALL, out)
+    return out
+
+
 def absences(out):
     rows = [row for row in run_folder.rows(out, "events.jsonl") if row["event"] == "absent"]
     return [(row["round"], row["client"], row["reason"]) for row in rows]
@@ -140,27 +156,25 @@ def rubbish(message, reply):
         (changed(models=Ensemble({}, {"weight": torch.zeros(1, 2)}, "split")), "not those of the model"),
     ],
 )
-def test_a_client_that_fails_is_as_if_it_had_not_taken_part(tmp_path, what, reason):
+def test_a_client_that_fails_is_as_if_it_had_not_taken_part(tmp_path, what, reason, without_client_3):
     grid = simulated(6)
     grid.before[103] = [None, what]
     server_app.play(grid, told(ALL, tmp_path / "flower", timeout=1.0))
     ((round_, client, why),) = absences(tmp_path / "flower")
     assert (round_, client) == (2, 3)
     assert re.search(reason, why)
-    undisturbed(ALL, tmp_path / "sequential", {2: [3]})
-    same_run(tmp_path / "flower", tmp_path / "sequential")
+    same_run(tmp_path / "flower", without_client_3)
 
 
-def test_a_round_waits_for_its_quorum(tmp_path):
+def test_a_round_waits_for_its_quorum(tmp_path, with_everybody):
     grid = simulated(6)
     grid.before[103] = [None, error, silence, error]
     server_app.play(grid, told(ALL, tmp_path / "flower", timeout=1.0, quorum=1.0))
     assert absences(tmp_path / "flower") == []
-    undisturbed(ALL, tmp_path / "sequential")
-    same_run(tmp_path / "flower", tmp_path / "sequential")
+    same_run(tmp_path / "flower", with_everybody)
 
 
-def test_without_a_quorum_a_run_ends_and_can_go_on(tmp_path):
+def test_without_a_quorum_a_run_ends_and_can_go_on(tmp_path, with_everybody):
     grid = simulated(6)
     gone = {node: grid.nodes.pop(node) for node in (103, 104, 105)}
     with pytest.raises(InputError, match=r"num-supernodes = 3: the federation has 6 clients"):
@@ -172,8 +186,7 @@ def test_without_a_quorum_a_run_ends_and_can_go_on(tmp_path):
         server_app.play(grid, told(ALL, tmp_path / "flower", timeout=1.0, wait=3.0, quorum=0.8))
     grid.before.clear()
     server_app.play(grid, told(ALL, tmp_path / "flower", resume=str(tmp_path / "flower"), quorum=0.8))
-    undisturbed(ALL, tmp_path / "sequential")
-    same_run(tmp_path / "flower", tmp_path / "sequential")
+    same_run(tmp_path / "flower", with_everybody)
     assert [row["round"] for row in run_folder.rows(tmp_path / "flower", "metrics.jsonl")] == [1, 2, 3, 4]
 
 
@@ -191,7 +204,7 @@ def test_a_client_that_lost_its_state_starts_anew(tmp_path):
     assert [(task.round, task.since) for task in tasks if task.client == 3] == [(1, 0), (2, 1), (3, 2), (3, 0), (4, 3)]
 
 
-def test_a_run_that_is_killed_between_rounds_goes_on_as_if_nothing_had_happened(tmp_path, monkeypatch):
+def test_a_run_that_is_killed_between_rounds_goes_on_as_if_nothing_had_happened(tmp_path, monkeypatch, with_everybody):
     grid, out = simulated(6), tmp_path / "flower"
 
     class PowerCut(BaseException):
@@ -212,6 +225,5 @@ def test_a_run_that_is_killed_between_rounds_goes_on_as_if_nothing_had_happened(
         monkeypatch.setattr(TaskIdentity, part, 1)
     assert len(run_folder.rows(out, "metrics.jsonl")) == 3
     server_app.play(grid, told(ALL, out, resume=str(out)))
-    undisturbed(ALL, tmp_path / "sequential")
-    same_run(out, tmp_path / "sequential")
+    same_run(out, with_everybody)
     assert [row["round"] for row in run_folder.rows(out, "metrics.jsonl")] == [1, 2, 3, 4]
