@@ -9,7 +9,8 @@ from hcfl.checkpoint import load
 from hcfl.cli import main
 from hcfl.config import from_flat
 from hcfl.errors import InputError
-from hcfl.experiment import execute, prepare, resume
+from hcfl.experiment import execute, prepare
+from hcfl.resuming import resume
 from helpers import same
 
 SMALL = {"method": "hcfl+(fedrc)", "clients": 5, "rounds": 4, "epochs": 1, "participation": 0.7}
