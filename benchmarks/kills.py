@@ -7,15 +7,18 @@ python benchmarks/kills.py --kills 5 --rounds 8
 import argparse
 import json
 import random
+import shutil
 import signal
+import statistics
 import subprocess
 import sys
 import time
+from contextlib import suppress
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from hcfl import checkpoint
+from hcfl import checkpoint, run_folder
 
 HCFL = [sys.executable, "-m", "hcfl.cli"]
 SETTINGS = ["hcfl+(fedrc)", "--rho", "0.05"]  # 30 clients with digits; a small ρ splits too often, so clusters go, too
@@ -33,38 +36,41 @@ def main() -> None:
     with TemporaryDirectory() as folder:
         settings = [*SETTINGS, "--rounds", str(arguments.rounds)]
         whole = Path(folder) / "whole"
-        seconds = play(settings, whole)
+        play(settings, whole)
         kinds = [json.loads(line)["event"] for line in (whole / "events.jsonl").read_text().splitlines()]
-        print(f"a run: {arguments.rounds} rounds in {seconds:.1f} s, {kinds.count('split')} splits, ", end="")
-        print(f"{kinds.count('removal')} removals\n")
-        print("kill  after (s)  rounds in the log  checkpoint of round  ends as the other did")
-        same = 0
-        for number in range(1, arguments.kills + 1):
+        seconds = statistics.median(row["seconds"] for row in rows(whole))
+        print(f"a run: {arguments.rounds} rounds, {kinds.count('split')} splits, {kinds.count('removal')} removals\n")
+        print("kill  in round  after (s)  checkpoint of round  ends as the other did")
+        same = number = 0
+        while number < arguments.kills:
             out = Path(folder) / f"run-{number}"
-            after = moments.uniform(0, seconds)
-            play(settings, out, after)
-            played = (out / "metrics.jsonl").read_bytes().count(b"\n") if (out / "metrics.jsonl").exists() else 0
+            shutil.rmtree(out, ignore_errors=True)
+            moment = (moments.randint(0, arguments.rounds), moments.uniform(0, 1.5 * seconds))
+            if not play(settings, out, moment):
+                continue  # it was over before the moment came
+            number += 1
             saved = checkpoint.rounds(out / "checkpoint")[:1]
+            played = len((out / "metrics.jsonl").read_bytes().splitlines()) if (out / "metrics.jsonl").exists() else 0
             subprocess.run([*HCFL, "resume", str(out)], check=True, stdout=subprocess.DEVNULL)
             differs = differences(whole, out)
             same += not differs
-            found = ", ".join(differs) or "yes"
-            print(f"{number:4}  {after:9.2f}  {played:17}  {saved[0] if saved else '–':>19}  {found}", flush=True)
+            found, last = ", ".join(differs) or "yes", saved[0] if saved else "–"
+            print(f"{number:4}  {played + 1:8}  {moment[1]:9.2f}  {last:>19}  {found}", flush=True)
         print(f"\n{same} of {arguments.kills} end as if nobody had killed them")
 
 
-def play(settings: list[str], out: Path, kill_after: float | None = None) -> float:
-    """Run a command; kill it so many seconds after its folder appeared. Return how long it lasted from then on."""
+def play(settings: list[str], out: Path, moment: tuple[int, float] | None = None) -> bool:
+    """Run a command; kill it so many seconds after so many rounds. Return whether that came before its end."""
     process = subprocess.Popen([*HCFL, "run", *settings, "--out", str(out)], stdout=subprocess.DEVNULL)
-    while not (out / "config.yaml").exists():
-        time.sleep(0.001)
-    began = time.perf_counter()
-    try:
-        process.wait(kill_after)
-    except subprocess.TimeoutExpired:
+    if moment is not None:
+        while process.poll() is None and len(rows(out)) < moment[0]:
+            time.sleep(0.001)
+        while process.poll() is None and not (out / "config.yaml").exists():
+            time.sleep(0.001)
+        with suppress(subprocess.TimeoutExpired):
+            process.wait(moment[1])
         process.send_signal(signal.SIGKILL)
-        process.wait()
-    return time.perf_counter() - began
+    return process.wait() == -signal.SIGKILL
 
 
 def differences(one: Path, two: Path) -> list[str]:
@@ -85,8 +91,12 @@ def differences(one: Path, two: Path) -> list[str]:
 
 def metrics(path: Path) -> list[dict[str, Any]]:
     """Return the rounds without what a clock says."""
-    rows = [json.loads(line) for line in (path / "metrics.jsonl").read_text().splitlines()]
-    return [{key: value for key, value in row.items() if not key.startswith("seconds")} for row in rows]
+    return [{key: value for key, value in row.items() if not key.startswith("seconds")} for row in rows(path)]
+
+
+def rows(path: Path) -> list[dict[str, Any]]:
+    """Return the rounds that are written down."""
+    return run_folder.rows(path, run_folder.METRICS)
 
 
 if __name__ == "__main__":
