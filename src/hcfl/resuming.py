@@ -4,7 +4,7 @@ import warnings
 from collections.abc import Callable
 from pathlib import Path
 
-from hcfl import run_folder, trackers
+from hcfl import checkpoint, run_folder, trackers
 from hcfl.experiment import prepare, simulate
 from hcfl.playing import OnRound, Prepared, Run, play_on
 from hcfl.reopening import held, reopen
@@ -26,7 +26,8 @@ def resume(
         on_note(note)
     config, prepared = opened.config, prepare(opened.config)
     prepared = Prepared(config, prepared.setting, opened.state or prepared.state)
-    if prepared.state.server.round >= config.training.rounds and (path / run_folder.SUMMARY).exists():
+    ends = (path / run_folder.SUMMARY, path / run_folder.CHECKPOINT / checkpoint.OUTLINE_FILE)
+    if prepared.state.server.round >= config.training.rounds and all(file.exists() for file in ends):
         on_note(f"run = {str(path)!r}: is complete, all its {prepared.state.server.round} rounds were played")
     with trackers.followed(track, path, config, on_round) as tell:
         if config.engine == "flower":
