@@ -71,17 +71,17 @@ def test_it_ends_as_if_it_had_not_been_interrupted(tmp_path, engine):
     assert_same_end(tmp_path / "run", tmp_path / "whole")
 
 
-@pytest.mark.parametrize("rounds", [1, 2, 4, 5])
-def test_from_every_round_it_ends_the_same(interrupted, whole, rounds):
+@pytest.mark.parametrize("rounds", [2, 4])
+def test_from_any_round_it_ends_the_same(interrupted, whole, rounds):
     run = interrupted(rounds)
     resume(run)
     assert_same_end(run, whole)
 
 
 def test_runs_that_are_killed_at_any_moment_end_the_same(tmp_path, whole):
-    """Three of them; benchmarks/kills.py kills thirty."""
+    """Two of them; benchmarks/kills.py kills thirty."""
     moments = random.Random(3)
-    for number in range(3):
+    for number in range(2):
         run = tmp_path / f"run-{number}"
         flags = [*FLAGS, "--checkpoint-every", "1", "--checkpoints-kept", "6", "--out", str(run)]
         process = begin("run", "hcfl+(fedrc)", *flags, said=tmp_path / "said")
@@ -106,7 +106,7 @@ def test_what_was_written_after_the_checkpoint_is_taken_back(interrupted, whole)
     assert_same_end(run, whole)
 
 
-@pytest.mark.parametrize("logs", [(), ("metrics.jsonl",), ("metrics.jsonl", "events.jsonl", "splits.jsonl")])
+@pytest.mark.parametrize("logs", [(), run_folder.LOGS])
 def test_without_a_checkpoint_it_begins_again_in_the_same_folder(interrupted, whole, logs):
     run = interrupted(0)
     shutil.rmtree(run / "checkpoint")
