@@ -5,8 +5,9 @@ from dataclasses import asdict, replace
 import pytest
 import torch
 
-from hcfl import checkpoint, rounds
+from hcfl import checkpoint, rounds, seal
 from hcfl.clusters import Merge, Move, Removal, Split
+from hcfl.config import Config
 from hcfl.errors import InputError
 from hcfl.methods import METHODS, build
 from helpers import play, same, setting
@@ -29,7 +30,7 @@ def same_weights(one, two):
 @pytest.mark.parametrize("name", METHODS)
 def test_what_is_saved_is_what_is_loaded(planted, name, tmp_path):
     state, _ = play(planted, build(name), 4, participation=0.7)
-    checkpoint.save(tmp_path, state, planted.scaling)
+    checkpoint.save(tmp_path, state, planted.scaling, Config())
     loaded, scaling = checkpoint.load(tmp_path)
 
     same(loaded.server.ensemble.heads, state.server.ensemble.heads)
@@ -65,7 +66,7 @@ def test_playing_on_from_a_checkpoint_equals_never_having_stopped(planted, tmp_p
     method = build(name)
     whole, records = play(planted, method, 8, participation=0.6)
     half, _ = play(planted, method, 4, participation=0.6)
-    checkpoint.save(tmp_path, half, planted.scaling)
+    checkpoint.save(tmp_path, half, planted.scaling, Config())
     resumed, _ = checkpoint.load(tmp_path)
     played = list(rounds.play(setting(planted, method, participation=0.6), resumed, 8))
     same(played[-1][0].server.ensemble.heads, whole.server.ensemble.heads)
@@ -81,16 +82,16 @@ def test_every_kind_of_change_is_saved(planted, tmp_path):
         Move(3, clients=(4, 5), to=(0, 0)),
         Removal(4, cluster=7),
     )
-    checkpoint.save(tmp_path, replace(state, server=replace(state.server, changes=changes)), planted.scaling)
+    checkpoint.save(tmp_path, replace(state, server=replace(state.server, changes=changes)), planted.scaling, Config())
     assert checkpoint.load(tmp_path)[0].server.changes == changes
 
 
 def test_another_format_is_refused(planted, tmp_path, monkeypatch):
     state, _ = play(planted, build("fedavg"), 1)
     monkeypatch.setattr(checkpoint, "FORMAT", 99)
-    checkpoint.save(tmp_path, state, planted.scaling)
+    checkpoint.save(tmp_path, state, planted.scaling, Config())
     monkeypatch.undo()
-    with pytest.raises(InputError, match="has format 99, this version reads 4"):
+    with pytest.raises(InputError, match="has format 99, this version reads 5"):
         checkpoint.load(tmp_path)
     with pytest.raises(InputError, match="cannot be read"):
         checkpoint.load(tmp_path / "nothing")
@@ -98,26 +99,29 @@ def test_another_format_is_refused(planted, tmp_path, monkeypatch):
 
 def test_a_damaged_checkpoint_is_refused(planted, tmp_path):
     state, _ = play(planted, build("hcfl+(fedrc)"), 1)
-    checkpoint.save(tmp_path, state, planted.scaling)
-    path = tmp_path / checkpoint.FILE
+    checkpoint.save(tmp_path, state, planted.scaling, Config())
+    path = checkpoint.file_of(tmp_path, 1)
     whole = path.read_bytes()
     for length in (0, 7, 100, len(whole) // 2, len(whole) - 1):
         path.write_bytes(whole[:length])
         with pytest.raises(InputError, match="is damaged"):
             checkpoint.load(tmp_path)
     path.write_bytes(whole.replace(b'\\"born\\"', b'\\"gone\\"'))
+    with pytest.raises(InputError, match="its bytes are not those that were written"):
+        checkpoint.load(tmp_path)
+    seal.close(path)  # by somebody who meant it
     with pytest.raises(InputError, match=r"is damaged \(ValueError: state\.server: is not what belongs here"):
         checkpoint.load(tmp_path)
 
 
 def test_only_one_file_is_written(planted, tmp_path):
     state, _ = play(planted, build("hcfl+(fedrc)"), 1)
-    checkpoint.save(tmp_path, state, planted.scaling)
-    assert [path.name for path in tmp_path.iterdir()] == ["state.safetensors"]
+    checkpoint.save(tmp_path, state, planted.scaling, Config())
+    assert [path.name for path in tmp_path.iterdir()] == ["round-1.safetensors"]
 
 
 def test_inputs_are_scaled_as_in_training_after_loading(planted, tmp_path):
     state, _ = play(planted, build("fedavg"), 1)
-    checkpoint.save(tmp_path, state, planted.scaling)
+    checkpoint.save(tmp_path, state, planted.scaling, Config())
     _, scaling = checkpoint.load(tmp_path)
     assert torch.equal(scaling(planted.x), planted.scaling(planted.x))

@@ -15,7 +15,8 @@ from hcfl.client_tables import client_rows
 from hcfl.clusters import Split
 from hcfl.experiment import execute, prepare, with_local_steps
 from hcfl.methods import METHODS
-from hcfl.run_folder import describe_partition, event_row, summarise
+from hcfl.run_folder import event_row
+from hcfl.summary import describe_partition, summarise
 from helpers import blobs, play
 
 SMALL = {"rounds": 3, "clients": 6}
@@ -228,7 +229,7 @@ def test_an_interruption_leaves_a_folder_that_is_whole_up_to_its_last_round(tmp_
     with pytest.raises(KeyboardInterrupt):
         hcfl.run("fedavg", out=tmp_path / "run", rounds=5, clients=3, on_round=stop)
     assert json.loads((tmp_path / "run" / "summary.json").read_text())["rounds"] == 2
-    assert (tmp_path / "run" / "checkpoint" / "state.safetensors").exists()
+    assert (tmp_path / "run" / "checkpoint" / "round-2.safetensors").exists()
 
 
 def test_the_process_s_own_number_of_threads_comes_back(tmp_path):

@@ -7,8 +7,8 @@ from torch import nn
 
 import hcfl
 from hcfl import Federation, InputError
-from hcfl.experiment import resume
 from hcfl.methods import METHODS
+from hcfl.resuming import resume
 from helpers import blobs, same
 
 

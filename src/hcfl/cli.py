@@ -1,6 +1,8 @@
 """The `hcfl` command: thin, no logic."""
 
 import argparse
+import errno
+import os
 import sys
 from collections.abc import Sequence
 from io import TextIOWrapper
@@ -12,7 +14,10 @@ from rich.console import Console
 from hcfl import __version__, cli_comparison, cli_runs, cli_theory
 from hcfl.cli_settings import add_settings, changes_of, config_of, count
 from hcfl.config import from_flat
-from hcfl.errors import InputError
+from hcfl.errors import InputError, SavingError
+
+NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+"""What the system says where a disk, a quota or a limit is exhausted."""
 
 TRACK_HELP = "let tensorboard, mlflow or wandb follow the run; may be repeated"
 
@@ -211,7 +216,7 @@ COMMANDS = {
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the command line; returns the exit code: 0 done, 2 bad input, 130 interrupted."""
+    """Run the command line; returns the exit code: 0 done, 2 bad input, 74 not saved, 130 and 143 interrupted."""
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, TextIOWrapper):  # a terminal without Unicode shows question marks, not a traceback
             stream.reconfigure(errors="replace")
@@ -221,10 +226,16 @@ def main(argv: Sequence[str] | None = None) -> int:
         COMMANDS[arguments.command](arguments, console)
     except InputError as error:
         print(f"hcfl: {error}", file=sys.stderr)
-        return 2
-    except KeyboardInterrupt:
-        print("hcfl: interrupted; a run folder holds the rounds that were completed", file=sys.stderr)
-        return 130
+        return os.EX_IOERR if isinstance(error, SavingError) else 2
+    except OSError as error:
+        if error.errno not in NO_ROOM:
+            raise
+        where = "" if error.filename is None else f"{error.filename}: "
+        print(f"hcfl: {where}cannot be written ({error.strerror})", file=sys.stderr)
+        return os.EX_IOERR
+    except KeyboardInterrupt as error:
+        print(f"hcfl: {str(error) or 'interrupted'}", file=sys.stderr)
+        return getattr(error, "exit_code", 130)
     return 0
 
 

@@ -17,7 +17,8 @@ from hcfl.errors import InputError
 from hcfl.experiment import method_of
 from hcfl.privacy.rules import settled
 from hcfl.run_folder import Row
-from hcfl.tasks import Task, run_all, task_of
+from hcfl.tasks import Task, task_of
+from hcfl.workers import run_all
 
 if TYPE_CHECKING:
     from pandas import DataFrame

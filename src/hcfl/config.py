@@ -187,8 +187,9 @@ class Config(Section):
         None, description="batched, on a GPU: compile the network, minutes once; default: images and 20 rounds or more"
     )
     checkpoint_every: int | None = Field(
-        None, ge=1, description="rounds between two checkpoints, for `hcfl resume`; default: only where a run ends"
+        None, ge=1, description="rounds between two checkpoints; default: as often as 5% of the time allows"
     )
+    checkpoints_kept: int = Field(2, ge=1, description="how many checkpoints stay, in case the newest is damaged")
     threads: int | None = Field(None, ge=1, le=1024, description="CPU threads; default 1 for small models, else all")
 
     @classmethod

@@ -23,6 +23,7 @@ from hcfl.models import IMAGE_NETWORK_OPTIONS, IMAGE_NETWORKS, MODELS, Builder, 
 from hcfl.playing import OnRound, Prepared, Run, play_on
 from hcfl.precision import check_precision
 from hcfl.privacy.rules import check_model, settled
+from hcfl.reopening import held
 from hcfl.report import notebook
 from hcfl.rounds import Engine, Record, Setting
 from hcfl.tiers import Assigned
@@ -212,30 +213,26 @@ def execute(
     prepared: Prepared, out: Path | None = None, on_round: OnRound | None = None, track: trackers.Wanted = ()
 ) -> Run:
     """Play all rounds, writing each as it ends; what an interruption leaves is complete up to its last round."""
-    config = prepared.config
+    config, path = prepared.config, out or place_of(prepared.config)
+    with trackers.followed(track, path, config, on_round) as tell:
+        if config.engine == "flower":
+            return simulate(prepared, path, tell)
+        with run_folder.begun(path, config), held(path):
+            return play_on(prepared, path, [], tell, config.checkpoint_every)
+
+
+def place_of(config: Config) -> Path:
+    """Return the new folder that a run goes to unless told otherwise."""
     name = f"{Path(config.data.source).stem}-{config.method.name}-seed{config.seed}".replace("/", "-")
-    path = out or run_folder.free_path(RUNS, name)
-    with trackers.followed(track, path, config, on_round) as tell:
-        if config.engine == "flower":
-            return _simulate(prepared, path, tell)
-        return play_on(prepared, run_folder.create(path, config), [], tell, config.checkpoint_every)
+    return run_folder.free_path(RUNS, name)
 
 
-def resume(path: Path, on_round: OnRound | None = None, track: trackers.Wanted = ()) -> Run:
-    """Play the rounds that an interrupted run has left, from its checkpoint."""
-    config, metrics, state = run_folder.reopen(path)
-    prepared = replace(prepare(config), state=state)
-    with trackers.followed(track, path, config, on_round) as tell:
-        if config.engine == "flower":
-            return _simulate(prepared, path, tell)
-        return play_on(prepared, path, metrics, tell, config.checkpoint_every)
-
-
-def _simulate(prepared: Prepared, path: Path, on_round: OnRound | None) -> Run:
+def simulate(prepared: Prepared, path: Path, on_round: OnRound | None, going_on: bool = False) -> Run:
+    """Let Flower play a run, or go on with it."""
     flower.require("engine = 'flower'")
     from hcfl.flower import simulation  # only now, since it imports Flower
 
-    return simulation.run(prepared, path, on_round)
+    return simulation.run(prepared, path, on_round, going_on)
 
 
 def run(

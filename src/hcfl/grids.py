@@ -14,6 +14,7 @@ ELSEWHERE = {
     "device": "it says where runs happen, not what they find",
     "threads": "it says where runs happen, not what they find",
     "checkpoint_every": "it says what is kept, not what runs find",
+    "checkpoints_kept": "it says what is kept, not what runs find",
 }
 """Settings that cannot be swept, and why."""
 

@@ -3,13 +3,17 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from time import perf_counter
 
 from hcfl import checkpoint, profiles, rounds, run_folder
 from hcfl.config import Config
+from hcfl.errors import SavingError
 from hcfl.precision import matrix_products
+from hcfl.profiles import Profiles
 from hcfl.result import Run
 from hcfl.rounds import Record, Setting
 from hcfl.run_folder import Row
+from hcfl.saving import is_due, saving
 from hcfl.state import RunState
 from hcfl.threads import threads
 
@@ -35,28 +39,42 @@ def play_on(
     on_round: OnRound | None = None,
     checkpoint_every: int | None = None,
 ) -> Run:
-    """Play from a state to the end in a run folder that is there, with a checkpoint every few rounds if asked."""
-    config, setting = prepared.config, prepared.setting
+    """Play from a state to the end in a run folder that is there, with checkpoints on the way.
+
+    Whatever ends it before, and `on_round` may, leaves the folder whole up to the last round.
+    """
+    config, setting, state = prepared.config, prepared.setting, prepared.state
     federation, method, network = setting.federation, setting.method, setting.network
-    state = prepared.state
+    saved, cost = perf_counter(), 0.0
     with threads(config.threads), matrix_products(rounded=config.precision != "fp32"):
         try:
             for after, record in rounds.play(setting, prepared.state, config.training.rounds):
+                with saving(path):
+                    row = run_folder.append(path, record, federation.client_names)
+                metrics.append(row)
                 state = after
-                metrics.append(run_folder.append(path, record, federation.client_names))
-                if checkpoint_every and record.round % checkpoint_every == 0:
-                    checkpoint.save(path / run_folder.CHECKPOINT, state, federation.scaling)
+                began = perf_counter()
+                if is_due(checkpoint_every, record.round, began - saved, cost):
+                    with saving(path):
+                        run_folder.save(path, config, federation, state)
+                    saved, cost = perf_counter(), perf_counter() - began
                 if on_round is not None:
                     on_round(record)
+        except SavingError:
+            raise
         except BaseException:
             if metrics:
-                run_folder.finish(path, method.name, config, federation, state, metrics)
-                checkpoint.save_outline(path / run_folder.CHECKPOINT, federation, None)
-            else:
-                run_folder.discard(path)
+                _finish(prepared, path, state, metrics, None)
             raise
         private = config.privacy.mode != "none"  # then nothing but sums may leave the clients
         found = None if private else profiles.measure(federation, network, method, state.server)
-    summary = run_folder.finish(path, method.name, config, federation, state, metrics)
-    checkpoint.save_outline(path / run_folder.CHECKPOINT, federation, found)
+    summary = _finish(prepared, path, state, metrics, found)
     return Run(path, config, federation, summary, metrics, state, method, network, found)
+
+
+def _finish(prepared: Prepared, path: Path, state: RunState, metrics: list[Row], found: Profiles | None) -> Row:
+    federation = prepared.setting.federation
+    with saving(path):
+        summary = run_folder.finish(path, prepared.setting.method.name, prepared.config, federation, state, metrics)
+        checkpoint.save_outline(path / run_folder.CHECKPOINT, federation, found)
+    return summary

@@ -10,7 +10,8 @@ from typing import Any
 from hcfl import experiments
 from hcfl.config import Config, assign
 from hcfl.experiments import Column, Row, Scale, Table
-from hcfl.tasks import RESULT, Task, run, run_all, run_apart, task_of
+from hcfl.tasks import RESULT, Task, run, task_of
+from hcfl.workers import run_all, run_apart
 
 __all__ = [
     "RESULT",

@@ -1,22 +1,25 @@
 """The run folder: what a run leaves on disk, as a stable contract (docs/run-folder.md)."""
 
 import csv
+import io
 import json
-from collections.abc import Sequence
+import shutil
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from hcfl import checkpoint
+from hcfl import checkpoint, whole_file
 from hcfl.client_tables import class_rows, client_rows
 from hcfl.clusters import Change, Merge, Move, Removal, Split
 from hcfl.config import Config
 from hcfl.data import Federation
-from hcfl.errors import InputError
+from hcfl.errors import InputError, SavingError
 from hcfl.evaluation import Quality
-from hcfl.privacy.accounting import spent
 from hcfl.rounds import Record
 from hcfl.split_distances import split_row
 from hcfl.state import RunState
+from hcfl.summary import summarise
 
 Row = dict[str, Any]
 
@@ -33,8 +36,7 @@ def create(path: Path, config: Config) -> Path:
     try:
         if any((path / name).exists() for name in (CONFIG, *LOGS, CLIENTS, CLASSES, SUMMARY, CHECKPOINT)):
             raise InputError(f"out = {str(path)!r}: already holds a run; choose another folder or remove it")
-        path.mkdir(parents=True, exist_ok=True)
-        (path / CONFIG).write_text(config.to_yaml(), encoding="utf-8")
+        whole_file.write_text(path / CONFIG, config.to_yaml())
         for name in LOGS:
             (path / name).write_text("", encoding="utf-8")
     except OSError as error:
@@ -42,18 +44,18 @@ def create(path: Path, config: Config) -> Path:
     return path
 
 
-def reopen(path: Path) -> tuple[Config, list[Row], RunState]:
-    """Return what a run needs to go on from its checkpoint; what was written after it is taken back."""
-    config = Config.load(path / CONFIG)
-    state, _ = checkpoint.load(path / CHECKPOINT)
-    kept: dict[str, list[Row]] = {}
-    for name in LOGS:
-        try:
-            kept[name] = [row for row in rows(path, name) if row["round"] <= state.server.round]
-        except (OSError, ValueError, KeyError) as error:
-            raise InputError(f"out = {str(path)!r}: {name} is damaged ({type(error).__name__}: {error})") from None
-        (path / name).write_text("".join(json.dumps(row) + "\n" for row in kept[name]), encoding="utf-8")
-    return config, kept[METRICS], state
+@contextmanager
+def begun(path: Path, config: Config) -> Iterator[Path]:
+    """Make a new run folder; where no round is completed in it, it is taken back, unless the disk was at fault."""
+    create(path, config)
+    try:
+        yield path
+    except SavingError:
+        raise
+    except BaseException:
+        if not rows(path, METRICS):
+            discard(path)
+        raise
 
 
 def append_event(path: Path, row: Row) -> None:
@@ -71,9 +73,10 @@ def free_path(parent: Path, name: str) -> Path:
 
 
 def discard(path: Path) -> None:
-    """Take back a folder in which no round was completed."""
+    """Take back a folder in which no round was completed, or of which no checkpoint can be read."""
     for name in (CONFIG, *LOGS):
         (path / name).unlink(missing_ok=True)
+    shutil.rmtree(path / CHECKPOINT, ignore_errors=True)
     if not any(path.iterdir()):
         path.rmdir()
 
@@ -117,9 +120,10 @@ def rows(path: Path, name: str) -> list[Row]:
 def record_of(path: Path, row: Row, changed: bool) -> Record:
     """Return a round's record as others see it, from its line; where clusters changed, the checkpoint says how."""
     changes: tuple[Change, ...] = ()
-    if changed and (path / CHECKPOINT).exists():
-        state, _ = checkpoint.load(path / CHECKPOINT)
-        changes = tuple(change for change in state.server.changes if change.round == row["round"])
+    if changed:
+        with suppress(InputError):  # whoever writes them may just be replacing it
+            state, _ = checkpoint.load(path / CHECKPOINT)
+            changes = tuple(change for change in state.server.changes if change.round == row["round"])
     return Record(
         round=row["round"],
         participants=row["participants"],
@@ -185,67 +189,11 @@ def append(path: Path, record: Record, client_names: Sequence[Any]) -> Row:
     return row
 
 
-def summarise(method: str, config: Config, concepts: int | None, metrics: Sequence[Row]) -> Row:
-    """Return `summary.json`: best round, last round, and Test at the best-Val round, so that nobody is misled.
-
-    `concepts` is how many there truly are, where somebody knows.
-    """
-    last = metrics[-1]
-    val_best = _best(metrics, "val")
-    test_best = _best(metrics, "test")
-    epsilon, delta = spent(config.privacy, last["round"]) or (None, None)
-    return {
-        "method": method,
-        "data": config.data.source,
-        "partition": describe_partition(config),
-        "seed": config.seed,
-        "rounds": last["round"],
-        "val_best": val_best and val_best["val"],
-        "val_best_round": val_best and val_best["round"],
-        "test_best": test_best and test_best["test"],
-        "test_best_round": test_best and test_best["round"],
-        "val_last": last["val"],
-        "test_last": last["test"],
-        "test_at_best_val": val_best and val_best["test"],
-        "clusters_last": last["clusters"],
-        "clusters_max": max(row["clusters"] for row in metrics),
-        "clusters_true": concepts,
-        "ari_last": last["ari"],
-        "ari_affected_last": last["ari_affected"],
-        "seconds_per_round": sum(row["seconds"] for row in metrics) / len(metrics),
-        "bytes_up": sum(row["bytes_up"] for row in metrics),
-        "bytes_down": sum(row["bytes_down"] for row in metrics),
-        "epsilon": epsilon,
-        "delta": delta,
-    }
-
-
-def describe_partition(config: Config) -> str:
-    """Name how samples were dealt, with the readings of α and β: a result means nothing without them."""
-    data = config.data
-    if data.partition == "natural":
-        return "natural"
-    parts = {
-        "lda": f"lda alpha={data.alpha} ({data.alpha_reading})",
-        "classes": f"{data.classes_per_client} classes per client ({data.grouping})",
-        "iid": "iid",
-    }
-    words = [parts[data.partition or "iid"]]
-    if data.samples is not None:
-        words.append(f"{data.samples} samples")
-    if data.beta:
-        words.append(f"{data.concepts} concepts beta={data.beta} ({data.beta_reading})")
-    if data.corruptions != "none":
-        words.append(f"{data.corruptions} corruptions")
-    if data.noise != "none":
-        words.append(f"{data.noise} noise {data.noise_rate}")
-    return ", ".join(words)
-
-
-def _best(metrics: Sequence[Row], key: str) -> Row | None:
-    """Return the first round with the largest value, or None where nothing was measured."""
-    measured = [row for row in metrics if row[key] is not None]
-    return max(measured, key=lambda row: row[key]) if measured else None
+def save(path: Path, config: Config, federation: Federation, state: RunState) -> None:
+    """Write a checkpoint; the logs of its rounds reach the disk before it does."""
+    for name in LOGS:
+        whole_file.flush(path / name)
+    checkpoint.save(path / CHECKPOINT, state, federation.scaling, config)
 
 
 def finish(
@@ -254,9 +202,10 @@ def finish(
     """Write `clients.csv`, `classes.csv`, `summary.json` and the checkpoint; return the summary."""
     tables = {CLIENTS: client_rows(federation, state), CLASSES: class_rows(federation)}
     for name, table in tables.items():
-        with (path / name).open("w", newline="", encoding="utf-8") as file:
-            csv.writer(file).writerows(table)
-    checkpoint.save(path / CHECKPOINT, state, federation.scaling)
+        text = io.StringIO(newline="")
+        csv.writer(text).writerows(table)
+        whole_file.write_text(path / name, text.getvalue())
+    save(path, config, federation, state)
     summary = summarise(method, config, None if federation.truth is None else federation.truth.concepts, metrics)
-    (path / SUMMARY).write_text(json.dumps(summary, indent=2) + "\n", encoding="utf-8")
+    whole_file.write_text(path / SUMMARY, json.dumps(summary, indent=2) + "\n")
     return summary

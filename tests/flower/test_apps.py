@@ -210,10 +210,10 @@ def test_a_run_that_is_killed_between_rounds_goes_on_as_if_nothing_had_happened(
     class PowerCut(BaseException):
         pass
 
-    def cut(path, state, scaling):
+    def cut(path, state, scaling, config):
         if state.server.round == 3:
             raise PowerCut  # after the round was written down, before its checkpoint was
-        save(path, state, scaling)
+        save(path, state, scaling, config)
 
     save = checkpoint.save
     monkeypatch.setattr(checkpoint, "save", cut)

@@ -23,6 +23,7 @@ from hcfl.loading import check_fit, rebuild
 from hcfl.models import Builder, Network, Pair
 from hcfl.result import Run
 from hcfl.serving import Blend
+from hcfl.whole_file import replacing
 
 Format = Literal["onnx", "torchscript", "safetensors"]
 """What can be written."""
@@ -35,7 +36,7 @@ SUFFIXES: dict[str, Format] = {".onnx": "onnx", ".pt": "torchscript", ".safetens
 NEEDED: dict[Format, tuple[str, ...]] = {"onnx": ("onnx", "onnxscript", "onnxruntime")}
 """Libraries that are an extra."""
 
-VERSION = 1
+VERSION = 2
 """Of the safetensors layout; another one is refused."""
 
 TOLERANCE = 1e-4
@@ -77,20 +78,16 @@ def write(run: Run, blend: Blend, path: Path, format: Format | None = None) -> P
     chosen = _format(path, format)
     blend = blend.to(torch.device("cpu"))
     network = replace(run.network, half=False)  # files are in single precision
-    unfinished = path.with_name(f"{path.name}{state_file.UNFINISHED}")
     examples = _examples(run)
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        predict = WRITERS[chosen](run, network, blend, unfinished)
-        expected = serving.probabilities(network, blend, examples).numpy()
-        off = float(np.abs(predict(examples) - expected).max())
-        if not off <= TOLERANCE:
-            raise RuntimeError(f"{path}: the {chosen} file predicts otherwise than the run, by up to {off:.1e}")
-        unfinished.replace(path)
+        with replacing(path) as unfinished:
+            predict = WRITERS[chosen](run, network, blend, unfinished)
+            expected = serving.probabilities(network, blend, examples).numpy()
+            off = float(np.abs(predict(examples) - expected).max())
+            if not off <= TOLERANCE:
+                raise RuntimeError(f"{path}: the {chosen} file predicts otherwise than the run, by up to {off:.1e}")
     except OSError as error:
         raise InputError(f"out = {str(path)!r}: cannot be written ({error.strerror})") from None
-    finally:
-        unfinished.unlink(missing_ok=True)
     return path
 
 

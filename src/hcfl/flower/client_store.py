@@ -17,7 +17,7 @@ from hcfl.ensemble import Ensemble
 from hcfl.errors import InputError
 from hcfl.state import ClientState
 
-FORMAT = 1
+FORMAT = 2
 """Version of the layout; another one is refused."""
 
 

@@ -3,6 +3,7 @@
 import json
 import time
 from collections.abc import Callable
+from contextlib import ExitStack
 from dataclasses import replace
 from functools import partial
 from math import ceil
@@ -12,8 +13,7 @@ from uuid import uuid4
 from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
 
-from hcfl import flat, run_folder, server
-from hcfl.config import Config
+from hcfl import flat, run_folder, server, whole_file
 from hcfl.data import Federation
 from hcfl.errors import InputError
 from hcfl.experiment import prepare
@@ -24,7 +24,9 @@ from hcfl.flower.messages import Common, Question
 from hcfl.flower.private_engine import Private
 from hcfl.flower.run_settings import RunSettings, read
 from hcfl.playing import Prepared, play_on
+from hcfl.reopening import held, reopen
 from hcfl.rounds import Engine, Record
+from hcfl.saving import saving
 
 AGREEMENT = "agreement.json"
 """What the clients of a run agreed on, and the name they know it by; to go on, they need the same again."""
@@ -51,16 +53,19 @@ def play(grid: Grid, settings: RunSettings) -> None:
     """Find the clients, then play rounds with them."""
     out = settings.out.absolute()
     print(f"Run folder: {out}", flush=True)
-    going_on = settings.resume and (out / run_folder.CHECKPOINT).exists()
-    if settings.resume and not going_on and out.exists():
+    opened = reopen(out) if settings.resume and (out / run_folder.CONFIG).exists() else None
+    for note in opened.notes if opened else ():
+        print(note, flush=True)
+    if opened and opened.state is None:
         run_folder.discard(out)  # it ended before its first round did
-    config = Config.load(out / run_folder.CONFIG) if going_on else settings.config
+        opened = None
+    config = opened.config if opened else settings.config
     question = Question(settings.names, config.seed, config.data.val_share, config.data.kind)
     if config.privacy.mode != "none" and settings.names:
         question = replace(question, classes=_named(settings.public.classes))
     directory = Directory(grid, question, settings.patience.timeout, partial(_refuse, out))
 
-    if going_on:
+    if opened:
         agreement = _read(out).with_names(settings.names)
     else:
         agreement = _deployed(settings, directory) if settings.names else _simulated(out)
@@ -73,19 +78,21 @@ def play(grid: Grid, settings: RunSettings) -> None:
     if not common.class_names:
         common = replace(common, class_names=prepared.setting.federation.class_names)
 
-    metrics: list[run_folder.Row] = []
-    if going_on:
-        _, metrics, state = run_folder.reopen(out)
-        grown = server.enlarge(prepared.setting.method, state.server, prepared.setting.federation.clients)
-        prepared = replace(prepared, state=replace(state, server=grown))
-    else:
-        run_folder.create(out, prepared.config)
-    _write(out, replace(agreement, common=common))
-    record = _recorder(out, prepared.setting.federation)
-    engine: Engine = Remote(directory, common, settings.patience, record)
-    if prepared.config.privacy.mode != "none":
-        engine = Private(directory, common, prepared.config.privacy, settings.patience, record)
-    play_on(_with_engine(prepared, engine), out, metrics, _say, checkpoint_every=1)
+    with ExitStack() as until_the_end:
+        if opened and opened.state:
+            grown = server.enlarge(prepared.setting.method, opened.state.server, prepared.setting.federation.clients)
+            prepared = Prepared(config, prepared.setting, replace(opened.state, server=grown))
+        else:
+            until_the_end.enter_context(run_folder.begun(out, prepared.config))
+        until_the_end.enter_context(held(out))
+        with saving(out):
+            _write(out, replace(agreement, common=common))
+        record = _recorder(out, prepared.setting.federation)
+        engine: Engine = Remote(directory, common, settings.patience, record)
+        if prepared.config.privacy.mode != "none":
+            engine = Private(directory, common, prepared.config.privacy, settings.patience, record)
+        metrics = opened.metrics if opened else []
+        play_on(_with_engine(prepared, engine), out, metrics, _say, checkpoint_every=1)
 
 
 def _simulated(out: Path) -> Agreement:
@@ -135,7 +142,8 @@ def _recorder(out: Path, federation: Federation) -> Callable[[int, Absent], None
     def record(round_: int, absent: Absent) -> None:
         for client, reason in sorted(absent.items()):
             row = {"event": "absent", "round": round_, "client": federation.client_names[client], "reason": reason}
-            run_folder.append_event(out, row)
+            with saving(out):
+                run_folder.append_event(out, row)
             print(f"Round {round_}: without {federation.client_names[client]} ({reason})", flush=True)
 
     return record
@@ -143,7 +151,7 @@ def _recorder(out: Path, federation: Federation) -> Callable[[int, Absent], None
 
 def _refuse(out: Path, name: str, reason: str) -> None:
     print(f"Refused: {name} ({reason})", flush=True)
-    if out.exists():
+    if (out / run_folder.CONFIG).exists():
         run_folder.append_event(out, {"event": "refused", "round": 0, "client": name, "reason": reason})
 
 
@@ -153,7 +161,7 @@ def _say(record: Record) -> None:
 
 def _write(out: Path, agreement: Agreement) -> None:
     tree, _ = flat.flatten(agreement)
-    (out / AGREEMENT).write_text(json.dumps(tree, indent=1), encoding="utf-8")
+    whole_file.write_text(out / AGREEMENT, json.dumps(tree, indent=1))
 
 
 def _read(out: Path) -> Agreement:

@@ -34,11 +34,10 @@ START, GRACE = 60.0, 10.0
 """Seconds that the SuperLink may take to start, and all of them to end."""
 
 
-def run(prepared: Prepared, path: Path, on_round: OnRound | None) -> Run:
-    """Play a run, or go on with it where its folder has a checkpoint of its own."""
+def run(prepared: Prepared, path: Path, on_round: OnRound | None, going_on: bool = False) -> Run:
+    """Play a run, or go on with it."""
     path = path.absolute()
     _refuse_what_others_cannot_build(prepared)
-    going_on = (path / run_folder.CHECKPOINT).exists()
     if not going_on:  # say now what would be said later by another process
         run_folder.discard(run_folder.create(path, prepared.config))
     with TemporaryDirectory(prefix="hcfl-flower-") as folder, superlink(Path(folder)) as environment:
@@ -61,6 +60,7 @@ def run(prepared: Prepared, path: Path, on_round: OnRound | None) -> Run:
                 env=environment,
                 stdout=file,
                 stderr=subprocess.STDOUT,
+                start_new_session=True,
             )
             try:
                 for record in _records(path, played):
@@ -109,6 +109,7 @@ def superlink(folder: Path) -> Iterator[dict[str, str]]:
             env=environment,
             stdout=log,
             stderr=subprocess.STDOUT,
+            start_new_session=True,  # a terminal's Ctrl-C is for us, who let it finish a round first
         )
     try:
         _wait_until_up(process, port)

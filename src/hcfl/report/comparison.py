@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.live import Live
 from rich.table import Table
 
-from hcfl import comparison, run_folder
+from hcfl import comparison, interruption, run_folder
 from hcfl.comparison import COLUMNS, OUT, Cell, Comparison, Line, Point
 from hcfl.config import Config
 from hcfl.errors import InputError
@@ -38,7 +38,7 @@ def show(
     tasks = [task for cell in cells for task in cell.tasks]
     waiting = sum(not task.done for task in tasks)
     console.print(f"Runs: {len(tasks)}, {waiting} of them still to do, in {out}", highlight=False, soft_wrap=True)
-    with _progress(head, cells, console) as on_done:
+    with _progress(head, cells, console) as on_done, interruption.of_many_runs():
         found = comparison.finished(cells, workers, on_done)
     table = result_table(head, found.lines)
     text = _text(table)

@@ -10,7 +10,7 @@ from rich import box
 from rich.console import Console
 from rich.table import Table as Shown
 
-from hcfl import experiments, reproduce
+from hcfl import experiments, interruption, reproduce
 from hcfl.experiments import Scale
 
 OUT = Path("runs") / "reproduce"
@@ -45,7 +45,8 @@ def show(
         left = f", about {seconds / number * (of - number) / 60:.0f} min left" if number < of else ""
         console.print(f"  {number}/{of} {task.folder.name}  {seconds:.0f} s{left}", highlight=False, soft_wrap=True)
 
-    reproduce.run_all(list(tasks), workers or os.cpu_count() or 1, done)
+    with interruption.of_many_runs():
+        reproduce.run_all(list(tasks), workers or os.cpu_count() or 1, done)
     found = reproduce.numbers(table, cells)
     reproduce.write_csv(out / f"{name}-{scale}.csv", found)
     shown = _shown(table, found)

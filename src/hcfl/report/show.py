@@ -1,15 +1,18 @@
 """Runs as people see them: progress, then a table, a picture and the place where everything lies."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 
 from rich.console import Console
 
-from hcfl import run_folder, trackers
+from hcfl import interruption, run_folder, trackers
 from hcfl.config import Config
-from hcfl.experiment import execute, prepare, resume
-from hcfl.playing import Run
+from hcfl.experiment import execute, place_of, prepare
+from hcfl.playing import OnRound, Run
 from hcfl.report import page, plots, progress, tables
+from hcfl.resuming import resume
 
 
 def run_and_show(config: Config, out: Path | None, console: Console, track: Sequence[str] = ()) -> Run:
@@ -20,8 +23,8 @@ def run_and_show(config: Config, out: Path | None, console: Console, track: Sequ
 def resume_and_show(path: Path, console: Console, track: Sequence[str] = ()) -> Run:
     """Go on with a run that was interrupted and show what it found."""
     config = Config.load(path / run_folder.CONFIG)
-    with progress.show(config.method.name, config.training.rounds, console) as on_round:
-        run = resume(path, on_round, track)
+    with _shown(config, path, console) as on_round:
+        run = resume(path, on_round, track, on_note=partial(_note, console))
     return _show(run, console)
 
 
@@ -54,6 +57,21 @@ def _run(config: Config, out: Path | None, console: Console, track: Sequence[str
     trackers.openers(track)  # before anything is built
     prepared = prepare(config)
     for note in prepared.setting.federation.notes:
-        console.print(f"Note: {note}.", highlight=False)
-    with progress.show(config.method.name, config.training.rounds, console) as on_round:
-        return execute(prepared, out, on_round, track)
+        _note(console, note)
+    path = out or place_of(prepared.config)
+    with _shown(config, path, console) as on_round:
+        return execute(prepared, path, on_round, track)
+
+
+@contextmanager
+def _shown(config: Config, path: Path, console: Console) -> Iterator[OnRound]:
+    """Give what shows each round, and ends the run after one in which somebody asked for that."""
+    with (
+        progress.show(config.method.name, config.training.rounds, console) as on_round,
+        interruption.after_the_round(on_round, path) as tell,
+    ):
+        yield tell
+
+
+def _note(console: Console, note: str) -> None:
+    console.print(f"Note: {note}.", highlight=False, soft_wrap=True)

@@ -11,6 +11,7 @@ from hcfl.config import Config
 from hcfl.errors import InputError
 from hcfl.report.page import matrices
 from hcfl.run_folder import Row
+from hcfl.summary import summarise
 
 CURVES = ("round", "participants", "val", "test", "clusters", "ari", "nmi", "purity", "objective", "seconds")
 """Columns of `metrics.jsonl` that are a number a round."""
@@ -57,7 +58,7 @@ def read(path: Path) -> Folder:
         summary = _summary(path)
         ended = summary is not None and summary["rounds"] == metrics[-1]["round"]
         if summary is None or not ended:  # killed, or still under way: what lies there is of an earlier round
-            summary = run_folder.summarise(config.method.name, config, None, metrics)
+            summary = summarise(config.method.name, config, None, metrics)
         clients, classes = (_table(path, name) if ended else [] for name in (run_folder.CLIENTS, run_folder.CLASSES))
         by_name = [dict(zip(clients[0], row, strict=True)) for row in clients[1:]]
     except (OSError, ValueError, KeyError, TypeError, csv.Error) as error:

@@ -1,0 +1,89 @@
+"""SIGINT and SIGTERM for the command line: a run finishes its round, is saved and ends; a second one ends it at once.
+
+Nobody but the command line heeds signals like this, and only while its runs are played. From Python, Ctrl-C is a
+KeyboardInterrupt in the middle of a round, as everywhere.
+"""
+
+import os
+import signal
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import FrameType
+
+from hcfl import run_folder
+from hcfl.playing import OnRound
+from hcfl.rounds import Record
+from hcfl.saving import how_to_go_on
+
+SIGNALS = (signal.SIGINT, signal.SIGTERM)
+
+ASKED = b"hcfl: finishing the round, then ending; once more ends it at once\n"
+
+
+class Interrupted(KeyboardInterrupt):
+    """A signal ended a run, or many of them, where `path` is None."""
+
+    def __init__(self, number: int, path: Path | None) -> None:
+        super().__init__(number, path)
+        self.number, self.path = number, path
+
+    @property
+    def exit_code(self) -> int:
+        """What shells make of a signal."""
+        return 128 + self.number
+
+    def __str__(self) -> str:
+        if self.path is None:
+            return "interrupted; what was played is saved, and the same command goes on with it"
+        if not (self.path / run_folder.CONFIG).exists():
+            return "interrupted before the end of the first round, so nothing is kept"
+        return f"interrupted; what was played is saved, and this goes on: {how_to_go_on(self.path)}"
+
+
+@contextmanager
+def after_the_round(on_round: OnRound, path: Path) -> Iterator[OnRound]:
+    """Give what is told of each round, and ends the run after one in which a signal came."""
+    with _heeded(path, at_once=False) as received:
+
+        def tell(record: Record) -> None:
+            on_round(record)
+            if received:
+                raise Interrupted(received[0], path)
+
+        yield tell
+        if received:  # after the last round
+            raise Interrupted(received[0], path)
+
+
+@contextmanager
+def of_many_runs() -> Iterator[None]:
+    """Let a signal interrupt whoever waits for runs in other processes; those finish their rounds."""
+    with _heeded(None, at_once=True):
+        yield
+
+
+@contextmanager
+def _heeded(path: Path | None, at_once: bool) -> Iterator[list[int]]:
+    """Collect the signals that come; the second interrupts, or the first, and the system takes any after the second."""
+    received: list[int] = []
+
+    def heed(number: int, frame: FrameType | None) -> None:
+        received.append(number)
+        if len(received) == 1:
+            os.write(2, ASKED)  # print is not for signal handlers
+        else:
+            for each in before:
+                signal.signal(each, signal.SIG_DFL)
+        if at_once or len(received) > 1:
+            raise Interrupted(received[0], path)
+
+    main = threading.current_thread() is threading.main_thread()  # only there can signals be handled
+    wanted = [each for each in SIGNALS if main and signal.getsignal(each) is not signal.SIG_IGN]  # as nohup has it
+    before = {each: signal.signal(each, heed) for each in wanted}
+    try:
+        yield received
+    finally:
+        for each, handler in before.items():
+            signal.signal(each, handler)
