@@ -28,7 +28,7 @@ from hcfl.rounds import Engine, Record, Setting
 from hcfl.tiers import Assigned
 from hcfl.training import LocalSGD
 
-TIERS = ("formulation", "weighting", "adaptation", "distance", "topology", "local")
+TIERS = ("formulation", "weighting", "adaptation", "distance", "topology", "local", "aggregation")
 """Settings that replace a choice of the named method."""
 
 RUNS = Path("runs")

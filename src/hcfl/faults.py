@@ -1,0 +1,208 @@
+"""Clients that fail, simulated: an engine around an engine, whose clients drop out, come late, or send what is wrong.
+
+Who fails how comes from (seed, round, try, client). Honest clients are executed together as ever; each upload that goes
+bad is a message of its own, and passes the same admission as one from another machine.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+import torch
+from torch import Tensor
+
+from hcfl import admission, rng
+from hcfl.data import Federation
+from hcfl.ensemble import Ensemble, mix
+from hcfl.errors import InputError
+from hcfl.fault_settings import FaultsConfig
+from hcfl.method import Method
+from hcfl.models import Params
+from hcfl.quorum import refused_by
+from hcfl.rounds import Engine, Setting
+from hcfl.state import Broadcast, ClientState, Missing, Update
+
+HUGE = 1e6
+"""By how much sizes and norms are overstated."""
+
+
+@dataclass(frozen=True)
+class Faulty:
+    """The engine `inner`, some of whose clients fail."""
+
+    inner: Engine
+    faults: FaultsConfig
+    data: Federation
+    """What clients train on: flipped where they flip labels."""
+    scaling: frozenset[int] = field(default_factory=frozenset)
+    """Clients whose change is multiplied by a factor, in every round."""
+
+    def execute(
+        self,
+        setting: Setting,
+        broadcast: Broadcast,
+        participants: Sequence[int],
+        states: Mapping[int, ClientState],
+    ) -> tuple[Update, list[ClientState]]:
+        """Return what is let in of what participants send, and who is missing; honest uploads are left to others."""
+        theirs = replace(setting, federation=self.data)
+        failing = drawn(self.faults, setting.seed, broadcast, participants)
+        honest = [client for client in participants if client not in failing]
+        uploads, kept = [Update.of_nobody(broadcast)], list[ClientState]()
+        if honest:
+            update, kept = self.inner.execute(theirs, broadcast, honest, states)
+            uploads = [self._scaled(broadcast, update)]
+        missing: list[Missing] = []
+        bad: dict[int, tuple[Update, ClientState]] = {}
+        for client, kind in failing.items():
+            if kind in SILENT:
+                missing.append(Missing(client, SILENT[kind]))
+                continue
+            if kind == "straggle":
+                time = 1 / (1 - _number(setting.seed, "straggle", broadcast, client))
+                if time > self.faults.deadline:
+                    late = f"answered after {time:.3g} times the usual time, the deadline is {self.faults.deadline:g}"
+                    missing.append(Missing(client, late))
+                    continue
+            update, (state,) = self.inner.execute(theirs, broadcast, [client], states)
+            update = self._scaled(broadcast, update)
+            spoilt = SPOIL[kind](update, setting.seed, broadcast) if kind in SPOIL else update
+            asked = admission.Asked(broadcast.round, client, len(broadcast.clusters), broadcast.ensemble)
+            problem = admission.problem_with(spoilt, broadcast.round - (kind == "stale"), asked)
+            if problem is None:
+                bad[client] = spoilt, state
+            else:
+                missing.append(Missing(client, problem, refused=True))
+
+        refused = dict.fromkeys(admission.unlike([*uploads, *(sent for sent, _ in bad.values())]), admission.UNLIKE)
+        alike = [sent for client, (sent, _) in bad.items() if client not in refused]
+        together = Update.join([*uploads, *alike])
+        refused |= {c: why for c, why in refused_by(setting, broadcast, together).items() if c in bad}
+        missing += [Missing(client, reason, refused=True) for client, reason in refused.items()]
+        passed = {client: pair for client, pair in bad.items() if client not in refused}
+        if passed and not honest:
+            uploads = []
+        update = Update.join([*uploads, *(sent for sent, _ in passed.values())])
+        gone = tuple(sorted(missing, key=lambda one: one.client))
+        return replace(update, missing=gone), [*kept, *(state for _, state in passed.values())]
+
+    def _scaled(self, broadcast: Broadcast, update: Update) -> Update:
+        """Multiply the changes of some clients."""
+        if not self.scaling.intersection(update.clients):
+            return update
+        wrong = torch.tensor([client in self.scaling for client in update.clients])
+        factors = torch.where(wrong, self.faults.factor, 1.0)
+        return lengthened(update, broadcast, factors)
+
+
+def lengthened(update: Update, broadcast: Broadcast, factors: Tensor) -> Update:
+    """Multiply how each participant changed the models that it got, by factors (participants,)."""
+    sent, models, shared = broadcast.ensemble, update.models, broadcast.ensemble.topology == "split"
+    by_row, everybody = factors[update.owners], torch.ones(len(factors), 1)
+
+    def times(received: Params, trained: Params, started: Tensor, factor: Tensor) -> Params:
+        return {name: _times(received[name], tensor, started, factor) for name, tensor in trained.items()}
+
+    extractors = (
+        times(sent.extractors, models.extractors, everybody, factors)
+        if shared
+        else times(sent.extractors, models.extractors, update.started, by_row)
+    )
+    heads = times(sent.heads, models.heads, update.started, by_row)
+    return replace(update, models=Ensemble(extractors, heads, models.topology))
+
+
+def _times(received: Tensor, trained: Tensor, started: Tensor, factor: Tensor) -> Tensor:
+    if not trained.is_floating_point():
+        return trained
+    begun = mix(started.to(trained), received)
+    factors = factor.to(trained).view(-1, *(1,) * (trained.ndim - 1))
+    return torch.where(factors == 1, trained, begun + factors * (trained - begun))
+
+
+def faulty(engine: Engine, faults: FaultsConfig, federation: Federation, method: Method, seed: int) -> Faulty:
+    """Put faults around an engine; who flips labels and who scales is drawn once."""
+    if faults.prototypes and "prototypes" not in method.needs:
+        raise InputError(
+            f"faults.prototypes = {faults.prototypes:g}: {method.name} compares no prototypes, so none can be forged"
+        )
+    order = rng.numpy_generator(seed, "poisoners").permutation(federation.clients).tolist()
+    flipping, scaling = (round(share * federation.clients) for share in (faults.flip, faults.scale))
+    data = flipped(federation, order[:flipping])
+    return Faulty(engine, faults, data, frozenset(order[flipping : flipping + scaling]))
+
+
+def flipped(federation: Federation, clients: Sequence[int]) -> Federation:
+    """Let some clients train on labels y → C−1−y; what they hold out stays as it is."""
+    if not clients:
+        return federation
+    labels = federation.y.clone()
+    for client in clients:
+        rows = federation.train[client]
+        labels[rows] = federation.classes - 1 - labels[rows]
+    return replace(federation, y=labels)
+
+
+def drawn(faults: FaultsConfig, seed: int, broadcast: Broadcast, participants: Sequence[int]) -> dict[int, str]:
+    """Return who fails in this try at the round, and how; each in one way at most."""
+    found = {}
+    for client in participants:
+        left = _number(seed, "fault", broadcast, client)
+        for kind, share in faults.passing.items():
+            if left < share:
+                found[client] = kind
+                break
+            left -= share
+    return found
+
+
+def _number(seed: int, purpose: str, broadcast: Broadcast, client: int) -> float:
+    """Draw from [0, 1)."""
+    return float(rng.numpy_generator(seed, purpose, broadcast.round, broadcast.attempt, client).random())
+
+
+SILENT = {
+    "drop": "dropped out before it trained",
+    "drop_after": "dropped out after it trained",
+}
+"""Kinds of which nothing arrives, with the reason; so nothing has to be computed for them either."""
+
+
+def _with_parameter(update: Update, value: float) -> Update:
+    """Set one parameter of one head."""
+    name, tensor = next(iter(update.models.heads.items()))
+    spoilt = tensor.clone()
+    spoilt.view(-1)[0] = value
+    return replace(update, models=replace(update.models, heads={**update.models.heads, name: spoilt}))
+
+
+def _shorter(update: Update) -> Update:
+    heads = {name: tensor[..., :-1] for name, tensor in update.models.heads.items()}
+    return replace(update, models=replace(update.models, heads=heads))
+
+
+def _one_cluster_more(update: Update) -> Update:
+    def wider(table: Tensor) -> Tensor:
+        return torch.cat([table, torch.zeros_like(table[:, :1])], dim=1)
+
+    return replace(update, weights=wider(update.weights), mass=wider(update.mass), started=wider(update.started))
+
+
+def _with_forged_prototypes(update: Update, seed: int, broadcast: Broadcast) -> Update:
+    assert update.prototypes is not None
+    means = update.prototypes.class_means
+    generator = rng.torch_generator(seed, "forged", broadcast.round, broadcast.attempt, *update.clients)
+    forged = torch.randn(means.shape, generator=generator).to(means)
+    return replace(update, prototypes=replace(update.prototypes, class_means=forged))
+
+
+SPOIL: dict[str, Callable[[Update, int, Broadcast], Update]] = {
+    "nan": lambda update, seed, broadcast: _with_parameter(update, torch.nan),
+    "inf": lambda update, seed, broadcast: _with_parameter(update, torch.inf),
+    "shape": lambda update, seed, broadcast: _shorter(update),
+    "clusters": lambda update, seed, broadcast: _one_cluster_more(update),
+    "sizes": lambda update, seed, broadcast: replace(update, sizes=HUGE * update.sizes, mass=HUGE * update.mass),
+    "norm": lambda update, seed, broadcast: lengthened(update, broadcast, torch.full((1,), HUGE)),
+    "prototypes": _with_forged_prototypes,
+    "weights": lambda update, seed, broadcast: replace(update, weights=3 * update.weights),
+}
+"""What each kind does to the upload of one client."""
