@@ -58,11 +58,11 @@ def problem_with(update: Update, round_: int, asked: Asked) -> str | None:
         return f"sent an update of clients {update.clients}"
     rows, number = len(update.owners), asked.clusters
     shapes = {
+        "weights": (update.weights, (1, number)),
         "sizes": (update.sizes, (1,)),
         "owners": (update.owners, (rows,)),
         "started": (update.started, (rows, number)),
         "mass": (update.mass, (rows, number)),
-        "weights": (update.weights, (1, number)),
         "objective": (update.objective, (1,)),
         "held_out": (update.held_out, (1, 2)),
     }

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from hcfl import admission, rng
+from hcfl.config import Config
 from hcfl.data import Federation
 from hcfl.ensemble import Ensemble, mix
 from hcfl.errors import InputError
@@ -119,16 +120,26 @@ def _times(received: Tensor, trained: Tensor, started: Tensor, factor: Tensor) -
     return torch.where(factors == 1, trained, begun + factors * (trained - begun))
 
 
-def faulty(engine: Engine, faults: FaultsConfig, federation: Federation, method: Method, seed: int) -> Faulty:
-    """Put faults around an engine; who flips labels and who scales is drawn once."""
+def with_faults(engine: Engine, config: Config, federation: Federation, method: Method) -> Engine:
+    """Put the faults that are wanted around an engine; who flips labels and who scales is drawn once."""
+    faults = config.faults
+    if faults is None:
+        return engine
+    if config.engine == "flower":
+        raise InputError("faults: are simulated by the engines sequential and batched, not by engine flower")
     if faults.prototypes and "prototypes" not in method.needs:
         raise InputError(
             f"faults.prototypes = {faults.prototypes:g}: {method.name} compares no prototypes, so none can be forged"
         )
-    order = rng.numpy_generator(seed, "poisoners").permutation(federation.clients).tolist()
-    flipping, scaling = (round(share * federation.clients) for share in (faults.flip, faults.scale))
-    data = flipped(federation, order[:flipping])
-    return Faulty(engine, faults, data, frozenset(order[flipping : flipping + scaling]))
+    flipping, scaling = poisoners(faults, federation.clients, config.seed)
+    return Faulty(engine, faults, flipped(federation, flipping), frozenset(scaling))
+
+
+def poisoners(faults: FaultsConfig, clients: int, seed: int) -> tuple[list[int], list[int]]:
+    """Return who flips labels, and who scales: the nearest whole numbers to their shares, the same in every round."""
+    order = rng.numpy_generator(seed, "poisoners").permutation(clients).tolist()
+    flipping, scaling = (round(share * clients) for share in (faults.flip, faults.scale))
+    return order[:flipping], order[flipping : flipping + scaling]
 
 
 def flipped(federation: Federation, clients: Sequence[int]) -> Federation:

@@ -7,6 +7,7 @@ from pathlib import Path
 from hcfl import checkpoint, profiles, rounds, run_folder
 from hcfl.config import Config
 from hcfl.precision import matrix_products
+from hcfl.quorum import NoQuorumError, missing_rows
 from hcfl.result import Run
 from hcfl.rounds import Record, Setting
 from hcfl.run_folder import Row
@@ -48,7 +49,10 @@ def play_on(
                     checkpoint.save(path / run_folder.CHECKPOINT, state, federation.scaling)
                 if on_round is not None:
                     on_round(record)
-        except BaseException:
+        except BaseException as error:
+            if metrics and isinstance(error, NoQuorumError):
+                for row in missing_rows(error.round, error.missing, federation.client_names):
+                    run_folder.append_event(path, row)
             if metrics:
                 run_folder.finish(path, method.name, config, federation, state, metrics)
                 checkpoint.save_outline(path / run_folder.CHECKPOINT, federation, None)

@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import ceil
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -58,6 +58,20 @@ def gather(
         if not update.missing:
             break  # everybody answered, and would send the same again
     raise NoQuorumError(_too_few(setting, broadcast, participants, needed, missing), broadcast.round, missing)
+
+
+def missing_rows(round_: int, missing: Sequence[Missing], client_names: Sequence[Any]) -> list[dict[str, Any]]:
+    """Return the lines of `events.jsonl` for clients who were asked and do not count."""
+    return [
+        {
+            "event": "refused" if one.refused else "absent",
+            "round": round_,
+            "client": client_names[one.client],
+            "reason": one.reason,
+            "attempt": one.attempt,
+        }
+        for one in missing
+    ]
 
 
 def refused_by(setting: "Setting", broadcast: Broadcast, update: Update) -> dict[int, str]:

@@ -97,7 +97,7 @@ ALL = from_flat(method="hcfl+(fedrc)", engine="sequential", **{**SMALL, "partici
 
 
 def absences(out):
-    rows = [row for row in run_folder.rows(out, "events.jsonl") if row["event"] == "absent"]
+    rows = [row for row in run_folder.rows(out, "events.jsonl") if row["event"] in ("absent", "refused")]
     return [(row["round"], row["client"], row["reason"]) for row in rows]
 
 
@@ -131,8 +131,8 @@ def rubbish(message, reply):
         (rubbish, "sent what cannot be read"),
         (changed(weights=torch.full((1, 2), float("nan"))), "sent numbers that are not finite"),
         (changed(weights=torch.ones(1, 7)), r"sent weights of shape \(1, 7\), but"),
-        (changed(weights=torch.tensor([[2.0, -1.0]])), "sent weights that are none"),
-        (changed(sizes=torch.tensor([-5.0])), "sent a size that is none"),
+        (changed(weights=torch.tensor([[2.0, -1.0]])), "sent weights that are no distribution"),
+        (changed(sizes=torch.tensor([-5.0])), "sent a size of -5, which it cannot have"),
         (changed(counts=None), "sent counts, prototypes or moments unlike the others"),
         (changed(prototypes=Prototypes(*[torch.zeros(1, 3)] * 3)), "sent counts, prototypes or moments unlike"),
         (changed(clients=(0,)), r"sent an update of clients \(0,\)"),

@@ -1,0 +1,123 @@
+"""Faults and poisoned minorities on digits: the tables of docs/faults.md.
+
+    python experiments/faults.py dropping
+    python experiments/faults.py poisoned
+
+Runs that are already in the output folder are not repeated.
+"""
+
+import argparse
+import csv
+import json
+from pathlib import Path
+from statistics import mean, stdev
+
+import hcfl
+from hcfl.config import Config
+from hcfl.faults import poisoners
+
+SETTINGS = {"clients": 30, "rounds": 30, "threads": 1, "engine": "batched"}
+ONE_CONCEPT = {"alpha": 10.0, "beta": 0.0}
+"""A federation whose clients agree; the default one has three concepts."""
+
+FAULTS = "drop=0.4,nan=0.1"
+ATTACKS = {
+    "nobody": None,
+    "flip labels": "flip=0.2",
+    "change × 10": "scale=0.2,factor=10",
+    "change × −1": "scale=0.2,factor=-1",
+    "change × −10": "scale=0.2,factor=-10",
+}
+AVERAGES = ("mean", "median", "trimmed-mean(share=0.2)", "clip", "multi-krum(share=0.2)")
+
+
+def main() -> None:
+    """Run one of the tables and print it."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("table", choices=["dropping", "poisoned"])
+    parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--out", type=Path, default=Path("runs/faults"))
+    options = parser.parse_args()
+    dropping(options.out, options.seeds) if options.table == "dropping" else poisoned(options.out, options.seeds)
+
+
+def dropping(out: Path, seeds: int) -> None:
+    """40 % of the clients drop out in every round, 10 % send NaN."""
+    print("| method | Test, no faults | Test, faults | difference, seed by seed | uploads that count | refused |")
+    print("|---|---|---|---|---|---|")
+    for method in ("fedavg", "fedem", "hcfl+(fedrc)", "hcfl+(fedem)", "hcfl++"):
+        without = [played(out, method, seed) for seed in range(seeds)]
+        faulty = [played(out, method, seed, quorum=0.3, faults=FAULTS) for seed in range(seeds)]
+        tests = [[100 * summary(path)["test_last"] for path in paths] for paths in (without, faulty)]
+        apart = ", ".join(f"{two - one:+.1f}" for one, two in zip(*tests, strict=True))
+        rows = [row for path in faulty for row in lines(path / "metrics.jsonl")]
+        events = [row for path in faulty for row in lines(path / "events.jsonl")]
+        counted = mean(row["participants"] for row in rows)
+        refused = sum(row["event"] == "refused" for row in events)
+        print(f"| {method} | {shown(tests[0])} | {shown(tests[1])} | {apart} | {counted:.1f} | {refused} |", flush=True)
+
+
+def poisoned(out: Path, seeds: int) -> None:
+    """A fifth of the clients poisons the models, with every average."""
+    federations = {
+        ("fedavg", "one concept"): ONE_CONCEPT,
+        ("hcfl+(fedrc)", "one concept"): ONE_CONCEPT,
+        ("hcfl+(fedrc)", "three concepts"): {},
+    }
+    for (method, name), settings in federations.items():
+        print(f"\n{method}, {name}: Test, last\n")
+        print(f"| a fifth | {' | '.join(AVERAGES)} |", "|---" * (len(AVERAGES) + 1) + "|", sep="\n")
+        clusters = []
+        for attack, faults in ATTACKS.items():
+            cells = []
+            for average in AVERAGES:
+                more = {**settings, **({"faults": faults} if faults else {})}
+                paths = [played(out, method, seed, aggregation=average, **more) for seed in range(seeds)]
+                cells.append(shown([100 * summary(path)["test_last"] for path in paths]))
+                if average == "mean":
+                    alone = [in_clusters_of_their_own(path) for path in paths]
+                    clusters.append((attack, [summary(path)["clusters_last"] for path in paths], alone))
+            print(f"| {attack} | {' | '.join(cells)} |", flush=True)
+        if method != "fedavg":
+            for attack, numbers, alone in clusters:
+                print(f"  {attack}: K {numbers}, poisoners in clusters of their own {alone}", flush=True)
+
+
+def played(out: Path, method: str, seed: int, **settings: object) -> Path:
+    """Run, unless it was already; return the folder."""
+    words = "-".join(f"{key}={value}" for key, value in settings.items())
+    path = out / f"{method}-{words}-seed{seed}".replace(" ", "")
+    if not (path / "summary.json").exists():
+        hcfl.run(method, seed=seed, out=path, **{**SETTINGS, **settings})
+    return path
+
+
+def in_clusters_of_their_own(path: Path) -> str:
+    """Return how many of the poisoners are in clusters without any honest client."""
+    config = Config.load(path / "config.yaml")
+    if config.faults is None:
+        return "–"
+    with (path / "clients.csv").open(encoding="utf-8") as file:
+        cluster = {int(row["client"]): row["cluster"] for row in csv.DictReader(file)}
+    bad = {client for group in poisoners(config.faults, len(cluster), config.seed) for client in group}
+    honest = {cluster[client] for client in cluster if client not in bad}
+    return f"{sum(cluster[client] not in honest for client in bad)} of {len(bad)}"
+
+
+def lines(path: Path) -> list[dict]:
+    """Read a log."""
+    return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+
+
+def summary(path: Path) -> dict:
+    """Read a run's result."""
+    return json.loads((path / "summary.json").read_text(encoding="utf-8"))
+
+
+def shown(values: list[float]) -> str:
+    """Return mean and deviation."""
+    return f"{mean(values):.1f}" + (f" ± {stdev(values):.1f}" if len(values) > 1 else "")
+
+
+if __name__ == "__main__":
+    main()
