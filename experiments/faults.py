@@ -16,7 +16,7 @@ import hcfl
 from hcfl.config import Config
 from hcfl.faults import poisoners
 
-SETTINGS = {"clients": 30, "rounds": 30, "threads": 1, "engine": "batched"}
+SETTINGS = {"clients": 30, "rounds": 30, "evaluate_every": 30, "threads": 1, "engine": "batched"}
 ONE_CONCEPT = {"alpha": 10.0, "beta": 0.0}
 """A federation whose clients agree; the default one has three concepts."""
 
@@ -25,7 +25,6 @@ ATTACKS = {
     "nobody": None,
     "flip labels": "flip=0.2",
     "change × 10": "scale=0.2,factor=10",
-    "change × −1": "scale=0.2,factor=-1",
     "change × −10": "scale=0.2,factor=-10",
 }
 AVERAGES = ("mean", "median", "trimmed-mean(share=0.2)", "clip", "multi-krum(share=0.2)")
@@ -42,12 +41,12 @@ def main() -> None:
 
 
 def dropping(out: Path, seeds: int) -> None:
-    """40 % of the clients drop out in every round, 10 % send NaN."""
+    """Let 40 % of the clients drop out in every round, and 10 % send NaN."""
     print("| method | Test, no faults | Test, faults | difference, seed by seed | uploads that count | refused |")
     print("|---|---|---|---|---|---|")
-    for method in ("fedavg", "fedem", "hcfl+(fedrc)", "hcfl+(fedem)", "hcfl++"):
+    for method in ("fedavg", "fedem", "hcfl+(fedrc)", "hcfl+(fedem)"):
         without = [played(out, method, seed) for seed in range(seeds)]
-        faulty = [played(out, method, seed, quorum=0.3, faults=FAULTS) for seed in range(seeds)]
+        faulty = [played(out, method, seed, faults=FAULTS) for seed in range(seeds)]
         tests = [[100 * summary(path)["test_last"] for path in paths] for paths in (without, faulty)]
         apart = ", ".join(f"{two - one:+.1f}" for one, two in zip(*tests, strict=True))
         rows = [row for path in faulty for row in lines(path / "metrics.jsonl")]
@@ -58,19 +57,20 @@ def dropping(out: Path, seeds: int) -> None:
 
 
 def poisoned(out: Path, seeds: int) -> None:
-    """A fifth of the clients poisons the models, with every average."""
+    """Let a fifth of the clients poison the models, with every average."""
     federations = {
         ("fedavg", "one concept"): ONE_CONCEPT,
-        ("hcfl+(fedrc)", "one concept"): ONE_CONCEPT,
         ("hcfl+(fedrc)", "three concepts"): {},
+        ("hcfl+(fedrc)", "one concept"): ONE_CONCEPT,
     }
     for (method, name), settings in federations.items():
+        averages = AVERAGES[:1] if (method, name) == ("hcfl+(fedrc)", "one concept") else AVERAGES
         print(f"\n{method}, {name}: Test, last\n")
-        print(f"| a fifth | {' | '.join(AVERAGES)} |", "|---" * (len(AVERAGES) + 1) + "|", sep="\n")
+        print(f"| a fifth | {' | '.join(averages)} |", "|---" * (len(averages) + 1) + "|", sep="\n")
         clusters = []
         for attack, faults in ATTACKS.items():
             cells = []
-            for average in AVERAGES:
+            for average in averages:
                 more = {**settings, **({"faults": faults} if faults else {})}
                 paths = [played(out, method, seed, aggregation=average, **more) for seed in range(seeds)]
                 cells.append(shown([100 * summary(path)["test_last"] for path in paths]))

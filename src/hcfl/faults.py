@@ -4,8 +4,10 @@ Who fails how comes from (seed, round, try, client). Honest clients are executed
 bad is a message of its own, and passes the same admission as one from another machine.
 """
 
+from bisect import bisect_right
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import accumulate
 
 import torch
 from torch import Tensor
@@ -46,7 +48,8 @@ class Faulty:
     ) -> tuple[Update, list[ClientState]]:
         """Return what is let in of what participants send, and who is missing; honest uploads are left to others."""
         theirs = replace(setting, federation=self.data)
-        failing = drawn(self.faults, setting.seed, broadcast, participants)
+        fails = drawn(self.faults, setting.seed, broadcast)
+        failing = {client: fails[client] for client in participants if client in fails}
         honest = [client for client in participants if client not in failing]
         uploads, kept = [Update.of_nobody(broadcast)], list[ClientState]()
         if honest:
@@ -59,7 +62,8 @@ class Faulty:
                 missing.append(Missing(client, SILENT[kind]))
                 continue
             if kind == "straggle":
-                time = 1 / (1 - _number(setting.seed, "straggle", broadcast, client))
+                draw = rng.numpy_generator(setting.seed, "straggle", broadcast.round, broadcast.attempt, client)
+                time = 1 / (1 - draw.random())
                 if time > self.faults.deadline:
                     late = f"answered after {time:.3g} times the usual time, the deadline is {self.faults.deadline:g}"
                     missing.append(Missing(client, late))
@@ -153,22 +157,18 @@ def flipped(federation: Federation, clients: Sequence[int]) -> Federation:
     return replace(federation, y=labels)
 
 
-def drawn(faults: FaultsConfig, seed: int, broadcast: Broadcast, participants: Sequence[int]) -> dict[int, str]:
-    """Return who fails in this try at the round, and how; each in one way at most."""
-    found = {}
-    for client in participants:
-        left = _number(seed, "fault", broadcast, client)
-        for kind, share in faults.passing.items():
-            if left < share:
-                found[client] = kind
-                break
-            left -= share
-    return found
+def drawn(faults: FaultsConfig, seed: int, broadcast: Broadcast) -> dict[int, str]:
+    """Return who would fail in this try at the round, and how; each in one way at most.
 
-
-def _number(seed: int, purpose: str, broadcast: Broadcast, client: int) -> float:
-    """Draw from [0, 1)."""
-    return float(rng.numpy_generator(seed, purpose, broadcast.round, broadcast.attempt, client).random())
+    All clients are put in a random order, of which each kind gets its share, rounded up or down at random; so who fails
+    does not depend on who takes part.
+    """
+    draw = rng.numpy_generator(seed, "faults", broadcast.round, broadcast.attempt)
+    clients = len(broadcast.weights)
+    order, offset = draw.permutation(clients).tolist(), draw.random()
+    ends = list(accumulate(faults.passing.values()))
+    kinds = [bisect_right(ends, (place + offset) / clients) for place in range(clients)]
+    return {client: list(faults.passing)[kind] for client, kind in zip(order, kinds, strict=True) if kind < len(ends)}
 
 
 SILENT = {
