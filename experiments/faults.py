@@ -17,6 +17,8 @@ from hcfl.config import Config
 from hcfl.faults import poisoners
 
 SETTINGS = {"clients": 30, "rounds": 30, "evaluate_every": 30, "threads": 1, "engine": "batched"}
+SMALLER = {"clients": 20, "rounds": 20, "evaluate_every": 20}
+"""Of the many runs with poisoners."""
 ONE_CONCEPT = {"alpha": 10.0, "beta": 0.0}
 """A federation whose clients agree; the default one has three concepts."""
 
@@ -71,7 +73,7 @@ def poisoned(out: Path, seeds: int) -> None:
         for attack, faults in ATTACKS.items():
             cells = []
             for average in averages:
-                more = {**settings, **({"faults": faults} if faults else {})}
+                more = {**SMALLER, **settings, **({"faults": faults} if faults else {})}
                 paths = [played(out, method, seed, aggregation=average, **more) for seed in range(seeds)]
                 cells.append(shown([100 * summary(path)["test_last"] for path in paths]))
                 if average == "mean":
@@ -85,7 +87,7 @@ def poisoned(out: Path, seeds: int) -> None:
 
 def played(out: Path, method: str, seed: int, **settings: object) -> Path:
     """Run, unless it was already; return the folder."""
-    words = "-".join(f"{key}={value}" for key, value in settings.items())
+    words = "-".join(f"{key}={value}" for key, value in settings.items() if key not in SMALLER)
     path = out / f"{method}-{words}-seed{seed}".replace(" ", "")
     if not (path / "summary.json").exists():
         hcfl.run(method, seed=seed, out=path, **{**SETTINGS, **settings})

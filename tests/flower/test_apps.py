@@ -119,6 +119,18 @@ def changed(**parts):
     return change
 
 
+def stale(message, reply):
+    sent = records.unpack(Reply, reply.content)
+    return Message(records.pack(replace(sent, round=sent.round - 1)), reply_to=message)
+
+
+def long(message, reply):
+    sent = records.unpack(Reply, reply.content)
+    models = sent.update.models
+    models = replace(models, heads={name: 1e6 * tensor for name, tensor in models.heads.items()})
+    return Message(records.pack(replace(sent, update=replace(sent.update, models=models))), reply_to=message)
+
+
 def rubbish(message, reply):
     return Message(RecordDict({"arrays": ArrayRecord(), "values": ConfigRecord({"tree": "{"})}), reply_to=message)
 
@@ -129,6 +141,8 @@ def rubbish(message, reply):
         (error, "error 8: the process was killed"),
         (silence, "no answer within 1 s"),
         (rubbish, "sent what cannot be read"),
+        (stale, "answered in round 1, but this is round 2"),
+        (long, "sent a model that is .* times as long as most others and the one it got"),
         (changed(weights=torch.full((1, 2), float("nan"))), "sent numbers that are not finite"),
         (changed(weights=torch.ones(1, 7)), r"sent weights of shape \(1, 7\), but"),
         (changed(weights=torch.tensor([[2.0, -1.0]])), "sent weights that are no distribution"),
