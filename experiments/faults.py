@@ -2,6 +2,7 @@
 
     python experiments/faults.py dropping
     python experiments/faults.py poisoned
+    python experiments/faults.py poisoned-clusters
 
 Runs that are already in the output folder are not repeated.
 """
@@ -17,7 +18,7 @@ from hcfl.config import Config
 from hcfl.faults import poisoners
 
 SETTINGS = {"clients": 30, "rounds": 30, "evaluate_every": 30, "threads": 1, "engine": "batched"}
-SMALLER = {"clients": 20, "rounds": 20, "evaluate_every": 20}
+SMALLER = {"clients": 20, "rounds": 20, "evaluate_every": 20, "epochs": 2}
 """Of the many runs with poisoners."""
 ONE_CONCEPT = {"alpha": 10.0, "beta": 0.0}
 """A federation whose clients agree; the default one has three concepts."""
@@ -35,18 +36,24 @@ AVERAGES = ("mean", "median", "trimmed-mean(share=0.2)", "clip", "multi-krum(sha
 def main() -> None:
     """Run one of the tables and print it."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("table", choices=["dropping", "poisoned"])
+    parser.add_argument("table", choices=["dropping", "poisoned", "poisoned-clusters"])
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--out", type=Path, default=Path("runs/faults"))
     options = parser.parse_args()
-    dropping(options.out, options.seeds) if options.table == "dropping" else poisoned(options.out, options.seeds)
+    if options.table == "dropping":
+        dropping(options.out, options.seeds)
+    elif options.table == "poisoned":
+        poisoned(options.out, options.seeds, "fedavg", ONE_CONCEPT, AVERAGES)
+    else:
+        poisoned(options.out, options.seeds, "hcfl+(fedrc)", ONE_CONCEPT, ("mean", "multi-krum(share=0.2)"))
+        poisoned(options.out, options.seeds, "hcfl+(fedrc)", {}, ("mean", "median", "multi-krum(share=0.2)"))
 
 
 def dropping(out: Path, seeds: int) -> None:
     """Let 40 % of the clients drop out in every round, and 10 % send NaN."""
     print("| method | Test, no faults | Test, faults | difference, seed by seed | uploads that count | refused |")
     print("|---|---|---|---|---|---|")
-    for method in ("fedavg", "fedem", "hcfl+(fedrc)", "hcfl+(fedem)"):
+    for method in ("fedavg", "hcfl+(fedrc)", "hcfl+(fedem)"):
         without = [played(out, method, seed) for seed in range(seeds)]
         faulty = [played(out, method, seed, faults=FAULTS) for seed in range(seeds)]
         tests = [[100 * summary(path)["test_last"] for path in paths] for paths in (without, faulty)]
@@ -58,31 +65,23 @@ def dropping(out: Path, seeds: int) -> None:
         print(f"| {method} | {shown(tests[0])} | {shown(tests[1])} | {apart} | {counted:.1f} | {refused} |", flush=True)
 
 
-def poisoned(out: Path, seeds: int) -> None:
-    """Let a fifth of the clients poison the models, with every average."""
-    federations = {
-        ("fedavg", "one concept"): ONE_CONCEPT,
-        ("hcfl+(fedrc)", "three concepts"): {},
-        ("hcfl+(fedrc)", "one concept"): ONE_CONCEPT,
-    }
-    for (method, name), settings in federations.items():
-        averages = AVERAGES[:1] if (method, name) == ("hcfl+(fedrc)", "one concept") else AVERAGES
-        print(f"\n{method}, {name}: Test, last\n")
-        print(f"| a fifth | {' | '.join(averages)} |", "|---" * (len(averages) + 1) + "|", sep="\n")
-        clusters = []
-        for attack, faults in ATTACKS.items():
-            cells = []
-            for average in averages:
-                more = {**SMALLER, **settings, **({"faults": faults} if faults else {})}
-                paths = [played(out, method, seed, aggregation=average, **more) for seed in range(seeds)]
-                cells.append(shown([100 * summary(path)["test_last"] for path in paths]))
-                if average == "mean":
-                    alone = [in_clusters_of_their_own(path) for path in paths]
-                    clusters.append((attack, [summary(path)["clusters_last"] for path in paths], alone))
-            print(f"| {attack} | {' | '.join(cells)} |", flush=True)
-        if method != "fedavg":
-            for attack, numbers, alone in clusters:
-                print(f"  {attack}: K {numbers}, poisoners in clusters of their own {alone}", flush=True)
+def poisoned(out: Path, seeds: int, method: str, settings: dict, averages: tuple[str, ...]) -> None:
+    """Let a fifth of the clients poison the models, with several averages."""
+    print(f"\n{method}, {'one concept' if settings else 'three concepts'}: Test, last\n")
+    print(f"| a fifth | {' | '.join(averages)} |", "|---" * (len(averages) + 1) + "|", sep="\n")
+    clusters = []
+    for attack, faults in ATTACKS.items():
+        cells = []
+        for average in averages:
+            more = {**SMALLER, **settings, **({"faults": faults} if faults else {})}
+            paths = [played(out, method, seed, aggregation=average, **more) for seed in range(seeds)]
+            cells.append(shown([100 * summary(path)["test_last"] for path in paths]))
+            if average == "mean":
+                alone = ", ".join(in_clusters_of_their_own(path) for path in paths)
+                clusters.append((attack, [summary(path)["clusters_last"] for path in paths], alone))
+        print(f"| {attack} | {' | '.join(cells)} |", flush=True)
+    for attack, numbers, alone in clusters:
+        print(f"{attack}: K {numbers}, poisoners in clusters without honest clients: {alone}", flush=True)
 
 
 def played(out: Path, method: str, seed: int, **settings: object) -> Path:

@@ -1,4 +1,4 @@
-"""Averages that a minority cannot move far: hand-computed numbers, Flower's own functions, and what must always hold."""
+"""Averages that a minority cannot move far: hand-computed numbers, Flower's own, and what must always hold."""
 
 import numpy as np
 import pytest
