@@ -67,7 +67,7 @@ def dropping(out: Path, seeds: int) -> None:
 
 def poisoned(out: Path, seeds: int, method: str, settings: dict, averages: tuple[str, ...]) -> None:
     """Let a fifth of the clients poison the models, with several averages."""
-    print(f"\n{method}, {'one concept' if settings else 'three concepts'}: Test, last\n")
+    print(f"\n{method}, {'one concept' if settings else 'three concepts'}: Test / Val, last\n")
     print(f"| a fifth | {' | '.join(averages)} |", "|---" * (len(averages) + 1) + "|", sep="\n")
     clusters = []
     for attack, faults in ATTACKS.items():
@@ -75,7 +75,8 @@ def poisoned(out: Path, seeds: int, method: str, settings: dict, averages: tuple
         for average in averages:
             more = {**SMALLER, **settings, **({"faults": faults} if faults else {})}
             paths = [played(out, method, seed, aggregation=average, **more) for seed in range(seeds)]
-            cells.append(shown([100 * summary(path)["test_last"] for path in paths]))
+            measured = [shown([100 * summary(path)[key] for path in paths]) for key in ("test_last", "val_last")]
+            cells.append(" / ".join(measured))
             if average == "mean":
                 alone = ", ".join(in_clusters_of_their_own(path) for path in paths)
                 clusters.append((attack, [summary(path)["clusters_last"] for path in paths], alone))

@@ -129,7 +129,8 @@ def refusals(
 def _checks(
     update: Update, received: Ensemble, announced: Sequence[int], buffers: frozenset[str], longest_model: float
 ) -> Iterator[Check]:
-    finite = _finite(update)
+    lengths = _lengths(update.models, update.owners, buffers)
+    finite = _finite(update, measured=not buffers and bool(lengths.isfinite().all()))
     yield ~finite, lambda _: NOT_FINITE
 
     sizes, most = update.sizes, _most_samples(update, announced)
@@ -150,7 +151,6 @@ def _checks(
         forged = _impossible(update.prototypes, sizes).cpu()
         yield forged, lambda _: "sent prototypes that cannot be those of its samples"
 
-    lengths = _lengths(update.models, update.owners, buffers)
     fine = lengths[finite[update.owners]]
     if len(fine):
         usual = torch.maximum(fine.median(), _sent_lengths(received, buffers).max())
@@ -161,9 +161,13 @@ def _checks(
         )
 
 
-def _finite(update: Update) -> Tensor:
-    """Whether everything that each participant sent are numbers, (participants,)."""
-    fine = update.finite & update.sizes.isfinite()
+def _finite(update: Update, measured: bool) -> Tensor:
+    """Whether everything that each participant sent are numbers, (participants,); `measured`: all of the models are."""
+    fine = update.sizes.isfinite() & update.weights.isfinite().all(dim=1)
+    if update.objective is not None:
+        fine = fine & update.objective.isfinite()
+    if not measured:
+        fine = fine & update.finite
     rows = update.mass.isfinite().all(dim=1) & update.started.isfinite().all(dim=1)
     fine = fine & ~_by_participant(update, ~rows)
     parts: list[Tensor | None] = [update.counts, update.held_out]
