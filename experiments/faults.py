@@ -10,11 +10,13 @@ Runs that are already in the output folder are not repeated.
 import argparse
 import csv
 import json
+from contextlib import suppress
 from pathlib import Path
 from statistics import mean, stdev
 
 import hcfl
 from hcfl.config import Config
+from hcfl.errors import InputError
 from hcfl.faults import poisoners
 
 SETTINGS = {"clients": 30, "rounds": 30, "evaluate_every": 30, "threads": 1, "engine": "batched"}
@@ -75,7 +77,7 @@ def poisoned(out: Path, seeds: int, method: str, settings: dict, averages: tuple
         for average in averages:
             more = {**SMALLER, **settings, **({"faults": faults} if faults else {})}
             paths = [played(out, method, seed, aggregation=average, **more) for seed in range(seeds)]
-            measured = [shown([100 * summary(path)[key] for path in paths]) for key in ("test_last", "val_last")]
+            measured = [shown([percent(summary(path)[key]) for path in paths]) for key in ("test_last", "val_last")]
             cells.append(" / ".join(measured))
             if average == "mean":
                 alone = ", ".join(in_clusters_of_their_own(path) for path in paths)
@@ -90,7 +92,8 @@ def played(out: Path, method: str, seed: int, **settings: object) -> Path:
     words = "-".join(f"{key}={value}" for key, value in settings.items() if key not in SMALLER)
     path = out / f"{method}-{words}-seed{seed}".replace(" ", "")
     if not (path / "summary.json").exists():
-        hcfl.run(method, seed=seed, out=path, **{**SETTINGS, **settings})
+        with suppress(InputError):  # training diverged: what was reached before is there, and not measured
+            hcfl.run(method, seed=seed, out=path, **{**SETTINGS, **settings})
     return path
 
 
@@ -116,9 +119,16 @@ def summary(path: Path) -> dict:
     return json.loads((path / "summary.json").read_text(encoding="utf-8"))
 
 
-def shown(values: list[float]) -> str:
-    """Return mean and deviation."""
-    return f"{mean(values):.1f}" + (f" ± {stdev(values):.1f}" if len(values) > 1 else "")
+def percent(value: float | None) -> float | None:
+    """Return an accuracy for people; None where a run diverged before it was measured."""
+    return None if value is None else 100 * value
+
+
+def shown(values: list[float | None]) -> str:
+    """Return mean and deviation, and how many runs diverged."""
+    known = [value for value in values if value is not None]
+    words = [f"{mean(known):.1f}" + (f" ± {stdev(known):.1f}" if len(known) > 1 else "")] if known else []
+    return ", ".join(words + ([f"{len(values) - len(known)} diverged"] if len(known) < len(values) else []))
 
 
 if __name__ == "__main__":
