@@ -1,5 +1,7 @@
 """Averages that a minority cannot move far: hand-computed numbers, Flower's own, and what must always hold."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -8,7 +10,10 @@ from hypothesis import strategies as st
 from torch.testing import assert_close
 
 from hcfl.averages import Clip, Mean, Median, MultiKrum, TrimmedMean
+from hcfl.engines import Batched, Sequential
 from hcfl.errors import InputError
+from hcfl.methods import build
+from helpers import play
 
 NOTHING = frozenset()
 EVERY = [Mean(), Median(), TrimmedMean(0.2), Clip(), MultiKrum(0.2)]
@@ -159,6 +164,18 @@ def test_with_equal_sizes_they_are_what_flower_computes(models):
     same(Median(), flower.aggregate_median(results))
     same(TrimmedMean(1 / models), flower.aggregate_trimmed_avg(results, 1 / models))
     same(MultiKrum(1.01 / models), flower.aggregate_krum(results, 1, models - 1))
+
+
+@pytest.mark.parametrize("average", ROBUST, ids=lambda one: type(one).__name__)
+@pytest.mark.parametrize("name", ["hcfl+(fedrc)", "stocfl"])
+def test_they_take_the_place_of_the_mean_in_every_engine_and_wherever_there_is_one(planted, name, average):
+    method = replace(build(name), aggregation=average)
+    states = [play(planted, method, 2, engine=engine)[0].server for engine in (Batched(), Sequential())]
+    assert_close(states[0].ensemble.heads, states[1].ensemble.heads, rtol=1e-3, atol=1e-4)
+    mean = play(planted, build(name), 2, engine=Batched())[0].server
+    assert any((mean.ensemble.heads[part] != tensor).any() for part, tensor in states[0].ensemble.heads.items())
+    if name == "stocfl":
+        assert any((mean.common.heads[part] != tensor).any() for part, tensor in states[0].common.heads.items())
 
 
 @pytest.mark.parametrize("make", [lambda: TrimmedMean(0.5), lambda: MultiKrum(-0.1), lambda: Clip(0)])

@@ -50,45 +50,46 @@ class Faulty:
         theirs = replace(setting, federation=self.data)
         fails = drawn(self.faults, setting.seed, broadcast)
         failing = {client: fails[client] for client in participants if client in fails}
-        honest = [client for client in participants if client not in failing]
-        uploads, kept = [Update.of_nobody(broadcast)], list[ClientState]()
-        if honest:
-            update, kept = self.inner.execute(theirs, broadcast, honest, states)
-            uploads = [self._scaled(broadcast, update)]
-        missing: list[Missing] = []
-        bad: dict[int, tuple[Update, ClientState]] = {}
-        for client, kind in failing.items():
-            if kind in SILENT:
-                missing.append(Missing(client, SILENT[kind]))
-                continue
-            if kind == "straggle":
-                draw = rng.numpy_generator(setting.seed, "straggle", broadcast.round, broadcast.attempt, client)
-                time = 1 / (1 - draw.random())
-                if time > self.faults.deadline:
-                    late = f"answered after {time:.3g} times the usual time, the deadline is {self.faults.deadline:g}"
-                    missing.append(Missing(client, late))
-                    continue
-            update, (state,) = self.inner.execute(theirs, broadcast, [client], states)
-            update = self._scaled(broadcast, update)
-            spoilt = SPOIL[kind](update, setting.seed, broadcast) if kind in SPOIL else update
-            asked = admission.Asked(broadcast.round, client, len(broadcast.clusters), broadcast.ensemble)
-            problem = admission.problem_with(spoilt, broadcast.round - (kind == "stale"), asked)
-            if problem is None:
-                bad[client] = spoilt, state
-            else:
-                missing.append(Missing(client, problem, refused=True))
+        honest, kept = Update.of_nobody(broadcast), list[ClientState]()
+        if others := [client for client in participants if client not in failing]:
+            honest, kept = self.inner.execute(theirs, broadcast, others, states)
+            honest = self._scaled(broadcast, honest)
 
-        refused = dict.fromkeys(admission.unlike([*uploads, *(sent for sent, _ in bad.values())]), admission.UNLIKE)
-        alike = [sent for client, (sent, _) in bad.items() if client not in refused]
-        together = Update.join([*uploads, *alike])
-        refused |= {c: why for c, why in refused_by(setting, broadcast, together).items() if c in bad}
+        missing: list[Missing] = []
+        sent: dict[int, tuple[Update, ClientState]] = {}
+        for client, kind in failing.items():
+            answer = self._answer(theirs, broadcast, client, kind, states)
+            if isinstance(answer, Missing):
+                missing.append(answer)
+            else:
+                sent[client] = answer
+        refused = _refused(setting, broadcast, honest, [update for update, _ in sent.values()])
         missing += [Missing(client, reason, refused=True) for client, reason in refused.items()]
-        passed = {client: pair for client, pair in bad.items() if client not in refused}
-        if passed and not honest:
-            uploads = []
-        update = Update.join([*uploads, *(sent for sent, _ in passed.values())])
+
+        passed = [pair for client, pair in sent.items() if client not in refused]
+        uploads = [update for update, _ in passed]
+        update = Update.join([honest, *uploads] if others or not uploads else uploads)
         gone = tuple(sorted(missing, key=lambda one: one.client))
-        return replace(update, missing=gone), [*kept, *(state for _, state in passed.values())]
+        return replace(update, missing=gone), [*kept, *(state for _, state in passed)]
+
+    def _answer(
+        self, setting: Setting, broadcast: Broadcast, client: int, kind: str, states: Mapping[int, ClientState]
+    ) -> Missing | tuple[Update, ClientState]:
+        """Return what one client that fails sends, if it comes at all and has the form of an upload."""
+        if kind in SILENT:
+            return Missing(client, SILENT[kind])
+        if kind == "straggle":
+            draw = rng.numpy_generator(setting.seed, "straggle", broadcast.round, broadcast.attempt, client)
+            time, deadline = 1 / (1 - draw.random()), self.faults.deadline
+            if time > deadline:
+                return Missing(client, f"answered after {time:.3g} times the usual time, the deadline is {deadline:g}")
+        update, (state,) = self.inner.execute(setting, broadcast, [client], states)
+        update = self._scaled(broadcast, update)
+        if kind in SPOIL:
+            update = SPOIL[kind](update, setting.seed, broadcast)
+        asked = admission.Asked(broadcast.round, client, len(broadcast.clusters), broadcast.ensemble)
+        problem = admission.problem_with(update, broadcast.round - (kind == "stale"), asked)
+        return (update, state) if problem is None else Missing(client, problem, refused=True)
 
     def _scaled(self, broadcast: Broadcast, update: Update) -> Update:
         """Multiply the changes of some clients."""
@@ -97,6 +98,15 @@ class Faulty:
         wrong = torch.tensor([client in self.scaling for client in update.clients])
         factors = torch.where(wrong, self.faults.factor, 1.0)
         return lengthened(update, broadcast, factors)
+
+
+def _refused(setting: Setting, broadcast: Broadcast, honest: Update, sent: Sequence[Update]) -> dict[int, str]:
+    """Return which of the uploads of clients that fail are not let in, beside those of honest ones."""
+    odd = admission.unlike([honest, *sent])
+    alike = [update for update in sent if not set(update.clients) & set(odd)]
+    found = refused_by(setting, broadcast, Update.join([honest, *alike]))
+    spoilt = {client: reason for client, reason in found.items() if client not in honest.clients}
+    return dict.fromkeys(odd, admission.UNLIKE) | spoilt
 
 
 def lengthened(update: Update, broadcast: Broadcast, factors: Tensor) -> Update:

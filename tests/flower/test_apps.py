@@ -58,6 +58,13 @@ def test_every_method_gives_what_the_sequential_engine_gives(tmp_path, name):
         assert beside / len(trained) < 1000  # how models were mixed, sizes, what was measured
 
 
+def test_robust_averages_are_the_same_there(tmp_path):
+    config = from_flat(method="hcfl+(fedrc)", engine="sequential", aggregation="multi-krum(share=0.3)", **SMALL)
+    execute(prepare(config), tmp_path / "sequential")
+    server_app.play(simulated(6), told(config, tmp_path / "flower"))
+    same_run(tmp_path / "flower", tmp_path / "sequential")
+
+
 PARTS = {
     "extractor": "models.extractors",
     "heads": "models.heads",
