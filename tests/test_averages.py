@@ -166,8 +166,10 @@ def test_with_equal_sizes_they_are_what_flower_computes(models):
     same(MultiKrum(1.01 / models), flower.aggregate_krum(results, 1, models - 1))
 
 
-@pytest.mark.parametrize("average", ROBUST, ids=lambda one: type(one).__name__)
-@pytest.mark.parametrize("name", ["hcfl+(fedrc)", "stocfl"])
+@pytest.mark.parametrize(
+    ("name", "average"),
+    [("hcfl+(fedrc)", Median()), ("hcfl+(fedrc)", MultiKrum()), ("stocfl", TrimmedMean()), ("stocfl", Clip())],
+)
 def test_they_take_the_place_of_the_mean_in_every_engine_and_wherever_there_is_one(planted, name, average):
     method = replace(build(name), aggregation=average)
     states = [play(planted, method, 2, engine=engine)[0].server for engine in (Batched(), Sequential())]
