@@ -47,8 +47,8 @@ def main() -> None:
     elif options.table == "poisoned":
         poisoned(options.out, options.seeds, "fedavg", ONE_CONCEPT, AVERAGES)
     else:
-        poisoned(options.out, options.seeds, "hcfl+(fedrc)", ONE_CONCEPT, ("mean", "multi-krum(share=0.2)"))
-        poisoned(options.out, options.seeds, "hcfl+(fedrc)", {}, ("mean", "median", "multi-krum(share=0.2)"))
+        poisoned(options.out, options.seeds, "hcfl+(fedrc)", ONE_CONCEPT, ("mean", "clip", "multi-krum(share=0.2)"))
+        poisoned(options.out, options.seeds, "hcfl+(fedrc)", {}, ("mean", "median", "clip", "multi-krum(share=0.2)"))
 
 
 def dropping(out: Path, seeds: int) -> None:
