@@ -12,7 +12,8 @@ from typing import Any, Literal, Union, get_args, get_origin
 import hcfl
 from hcfl import tiers
 from hcfl.cli import build_parser
-from hcfl.config import Config, Section, field_at, flat_fields
+from hcfl.config import Config, field_at, flat_fields
+from hcfl.section import Section
 
 PLACE = re.compile(r"^<!-- from the code: (\w+) -->$", re.MULTILINE)
 
@@ -95,6 +96,8 @@ def _values(field: Any) -> str:
         kind = next(one for one in get_args(kind) if one is not NoneType)
     if get_origin(kind) is Literal:
         return ", ".join(f"`{value}`" for value in get_args(kind))
+    if _is_section(kind):
+        return f"any of {', '.join(f'`{name}`' for name in kind.model_fields)}"
     signs = {"ge": "≥", "gt": ">", "le": "≤", "lt": "<"}
     bounds = [f"{signs[name]} {getattr(one, name):g}" for one in field.metadata for name in signs if hasattr(one, name)]
     words = {int: "whole number", float: "number", bool: "`true`, `false`", str: "text"}

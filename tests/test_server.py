@@ -8,7 +8,8 @@ import torch
 from torch.testing import assert_close
 
 from hcfl import server
-from hcfl.aggregation import aggregate, own_models, own_updates, weighted_mean, whole_updates
+from hcfl.aggregation import aggregate, own_models, own_updates, whole_updates
+from hcfl.averages import weighted_mean
 from hcfl.changes import apply
 from hcfl.clusters import Merge, Move, Removal, Split
 from hcfl.ensemble import Ensemble, initialise

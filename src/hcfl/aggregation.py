@@ -1,6 +1,7 @@
 """From a round's updates to averages: per cluster, per part of a split, and what each client changed (spec §4).
 
-Every average is one product: models × how much each counts in each average, their mass.
+Every mean is one product: models × how much each counts in each average, their mass. Other averages
+(`hcfl.averages`) take its place where a method has one.
 """
 
 from collections.abc import Sequence
@@ -9,7 +10,8 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from hcfl.ensemble import Ensemble, flatten, mix, rows
+from hcfl.averages import NOTHING, Average, Mean
+from hcfl.ensemble import Ensemble, flatten, mix
 from hcfl.models import Network, Params
 from hcfl.state import Update
 from hcfl.tiers import MoveDecision
@@ -33,31 +35,37 @@ def moved(update: Update, moves: Sequence[MoveDecision]) -> Update:
     return replace(update, mass=mass)
 
 
-def weighted_mean(received: Params, reported: Params, mass: Tensor) -> Params:
-    """θ_k = Σ_r m_rk·θ_r / Σ_r m_rk over all reported models, from mass (models, clusters); without mass it stays.
+MEAN = Mean()
 
-    Running statistics are averaged like weights; counters among them are rounded.
-    """
-    if not received:
-        return {}
-    total, device = mass.sum(dim=0), next(iter(received.values())).device
-    share = torch.where(total > 0, mass / total, 0).T.to(device)
-    means = {name: mix(share, reported[name]) for name in received}
-    if (idle := torch.nonzero(total == 0).flatten().to(device)).numel():
-        for name, old in received.items():
-            means[name][idle] = old[idle]
-    return means
+EXTRACTOR, HEAD = "extractor.", "head."
+"""What names begin with where a whole model is averaged at once."""
 
 
-def aggregate(received: Ensemble, update: Update) -> Ensemble:
+def aggregate(
+    received: Ensemble, update: Update, average: Average = MEAN, buffers: frozenset[str] = NOTHING
+) -> Ensemble:
     """Average heads (full topology: whole models) per cluster, and a shared extractor over all participants."""
-    shared = received.topology == "split"
-    mass = update.sizes.unsqueeze(1) if shared else update.mass
+    if received.topology == "full":
+        return _whole(received, update.models, update.mass, average, buffers)
     return Ensemble(
-        weighted_mean(received.extractors, update.models.extractors, mass),
-        weighted_mean(received.heads, update.models.heads, update.mass),
-        received.topology,
+        average.combine(received.extractors, update.models.extractors, update.sizes.unsqueeze(1), buffers),
+        average.combine(received.heads, update.models.heads, update.mass, NOTHING),
+        "split",
     )
+
+
+def _whole(received: Ensemble, models: Ensemble, mass: Tensor, average: Average, buffers: frozenset[str]) -> Ensemble:
+    """Average full models, each as one: how far it is from others is told by all of it."""
+    old, new = (
+        {
+            **{EXTRACTOR + name: tensor for name, tensor in each.extractors.items()},
+            **{HEAD + name: tensor for name, tensor in each.heads.items()},
+        }
+        for each in (received, models)
+    )
+    found = average.combine(old, new, mass, frozenset(EXTRACTOR + name for name in buffers))
+    extractors = {name: found[EXTRACTOR + name] for name in received.extractors}
+    return Ensemble(extractors, {name: found[HEAD + name] for name in received.heads}, "full")
 
 
 def without_the_empty(ensemble: Ensemble, update: Update) -> Ensemble:
@@ -66,16 +74,18 @@ def without_the_empty(ensemble: Ensemble, update: Update) -> Ensemble:
     return ensemble.map(lambda tensor: tensor * alive.to(tensor).view(-1, *(1,) * (tensor.ndim - 1)))
 
 
-def common_model(received: Ensemble, update: Update, members: Tensor) -> Ensemble:
+def common_model(
+    received: Ensemble, update: Update, members: Tensor, average: Average = MEAN, buffers: frozenset[str] = NOTHING
+) -> Ensemble:
     """N_i-weighted mean of every participant's model of its own cluster, as an ensemble of one."""
-    own = own_rows(update, members)
-    everybody = update.sizes.unsqueeze(1)
-    extractors = update.models.extractors if received.topology == "split" else rows(update.models.extractors, own)
-    first = received.select([0])
+    own, everybody, first = own_rows(update, members), update.sizes.unsqueeze(1), received.select([0])
+    models = update.models.select(own)
+    if received.topology == "full":
+        return _whole(first, models, everybody, average, buffers)
     return Ensemble(
-        weighted_mean(first.extractors, extractors, everybody),
-        weighted_mean(first.heads, rows(update.models.heads, own), everybody),
-        received.topology,
+        average.combine(first.extractors, models.extractors, everybody, buffers),
+        average.combine(first.heads, models.heads, everybody, NOTHING),
+        "split",
     )
 
 
@@ -109,16 +119,22 @@ def whole_updates(network: Network, received: Ensemble, update: Update, members:
     return torch.cat([own, *shared], dim=1)
 
 
-def part_model(ensemble: Ensemble, update: Update, part: Sequence[int], column: int) -> Ensemble:
+def part_model(
+    ensemble: Ensemble,
+    update: Update,
+    part: Sequence[int],
+    column: int,
+    average: Average = MEAN,
+    buffers: frozenset[str] = NOTHING,
+) -> Ensemble:
     """Average one cluster's model over a part of its clients; without participants it stays the cluster's."""
     members = set(part)
     inside = torch.tensor([client in members for client in update.clients])[update.owners]
     mass = (update.mass[:, column] * inside).unsqueeze(1)
     parent = ensemble.select([column])
-    heads = weighted_mean(parent.heads, update.models.heads, mass)
-    if ensemble.topology == "split":
-        return Ensemble(ensemble.extractors, heads, "split")
-    return Ensemble(weighted_mean(parent.extractors, update.models.extractors, mass), heads, "full")
+    if ensemble.topology == "full":
+        return _whole(parent, update.models, mass, average, buffers)
+    return Ensemble(ensemble.extractors, average.combine(parent.heads, update.models.heads, mass, NOTHING), "split")
 
 
 def merged(ensemble: Ensemble, kept: Sequence[int], owner: Sequence[int], sizes: Tensor) -> Ensemble:

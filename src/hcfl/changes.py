@@ -1,12 +1,14 @@
 """A decision of tier 3 carried out on the server's tables: split, move, merge, remove (spec §4, steps 3-5)."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 
 import torch
 from torch import Tensor
 
-from hcfl.aggregation import aggregate, merged, moved, part_model, with_columns
+from hcfl.aggregation import MEAN, aggregate, merged, moved, part_model, with_columns
+from hcfl.averages import NOTHING, Average
 from hcfl.clusters import (
     FIRST,
     SECOND,
@@ -27,13 +29,22 @@ from hcfl.tiers import Decision, MergeDecision, MoveDecision, SplitDecision
 from hcfl.tiers.weighting import one_hot
 
 
-def apply(received: Ensemble, state: ServerState, decision: Decision, hard: bool, update: Update) -> ServerState:
+def apply(
+    received: Ensemble,
+    state: ServerState,
+    decision: Decision,
+    hard: bool,
+    update: Update,
+    average: Average = MEAN,
+    buffers: frozenset[str] = NOTHING,
+) -> ServerState:
     """Carry out a decision: moves, splits, merges, then removals; `received` are the models of the round's start."""
     ids = state.clusters
     if decision.moves:
-        state = _move(received, state, decision.moves, hard, update)
+        averaged = partial(aggregate, average=average, buffers=buffers)
+        state = _move(received, state, decision.moves, hard, update, averaged)
     for split in decision.splits:
-        state = _split(state, split, hard, update)
+        state = _split(state, split, hard, update, partial(part_model, average=average, buffers=buffers))
     if decision.merges:
         state = _merge(state, decision.merges, ids)
     for column in decision.remove:
@@ -41,7 +52,9 @@ def apply(received: Ensemble, state: ServerState, decision: Decision, hard: bool
     return state
 
 
-def _split(state: ServerState, decision: SplitDecision, hard: bool, update: Update) -> ServerState:
+def _split(
+    state: ServerState, decision: SplitDecision, hard: bool, update: Update, of_part: Callable[..., Ensemble]
+) -> ServerState:
     rule: Rule = "move" if hard else decision.rule
     change = Split(
         round=state.round,
@@ -56,7 +69,7 @@ def _split(state: ServerState, decision: SplitDecision, hard: bool, update: Upda
     )
     parts = change.parts(len(state.members))
     parent = decision.parent
-    first, second = (part_model(state.ensemble, update, part, parent) for part in (decision.first, decision.second))
+    first, second = (of_part(state.ensemble, update, part, parent) for part in (decision.first, decision.second))
     counts = state.counts
     return replace(
         _changed(state, change),
@@ -114,7 +127,12 @@ def _merge(state: ServerState, decisions: Sequence[MergeDecision], ids: tuple[in
 
 
 def _move(
-    received: Ensemble, state: ServerState, moves: Sequence[MoveDecision], hard: bool, update: Update
+    received: Ensemble,
+    state: ServerState,
+    moves: Sequence[MoveDecision],
+    hard: bool,
+    update: Update,
+    averaged: Callable[[Ensemble, Update], Ensemble],
 ) -> ServerState:
     """Put clients into other clusters; with hard weights, models are averaged anew without them, or with them there."""
     clients, columns = [move.client for move in moves], [move.to for move in moves]
@@ -125,7 +143,7 @@ def _move(
     if hard and counts is not None:
         counts = counts.clone()
         counts[clients] = weights[clients].unsqueeze(2) * counts[clients].sum(dim=1, keepdim=True)
-    ensemble = aggregate(received, moved(update, moves)) if hard else state.ensemble
+    ensemble = averaged(received, moved(update, moves)) if hard else state.ensemble
     return replace(_changed(state, change), ensemble=ensemble, weights=weights, members=members, counts=counts)
 
 

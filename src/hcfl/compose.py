@@ -14,7 +14,7 @@ import yaml
 from pydantic import TypeAdapter, ValidationError
 from typing_extensions import get_protocol_members
 
-from hcfl import plugins, tiers
+from hcfl import averages, plugins, tiers
 from hcfl.errors import InputError
 from hcfl.local import ClusterModels, LocalTraining, OwnModel
 from hcfl.method import Method, words
@@ -52,8 +52,9 @@ CHOICES: dict[str, tuple[type, ...]] = {
         tiers.PrincipalAngles,
     ),
     "local": (ClusterModels, OwnModel),
+    "aggregation": (averages.Mean, averages.Median, averages.TrimmedMean, averages.Clip, averages.MultiKrum),
 }
-"""What each tier can be, and what clients can train."""
+"""What each tier can be, what clients can train, and how their models become one."""
 
 PROTOCOLS: dict[str, Any] = {
     "formulation": tiers.Formulation,
@@ -61,6 +62,7 @@ PROTOCOLS: dict[str, Any] = {
     "adaptation": tiers.Adaptation,
     "distance": tiers.Distance,
     "local": LocalTraining,
+    "aggregation": averages.Average,
 }
 """What each must be able to do."""
 

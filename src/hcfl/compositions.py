@@ -19,7 +19,11 @@ EXAMPLES: dict[type, Any] = {
 """Choices that cannot be made without a setting."""
 
 PART = {
-    **{tier: {compose.name_of(c): EXAMPLES.get(c) or c() for c in compose.CHOICES[tier]} for tier in compose.CHOICES},
+    **{
+        tier: {compose.name_of(choice): EXAMPLES.get(choice) or choice() for choice in choices}
+        for tier, choices in compose.CHOICES.items()
+        if tier != "aggregation"  # goes with everything but methods that average nothing
+    },
     "topology": {"split": "split", "full": "full"},
     "clusters": {"one cluster": 1, "three clusters": 3, "one per client": None},
 }

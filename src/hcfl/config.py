@@ -10,18 +10,14 @@ from pathlib import Path
 from typing import Any, Literal, Self
 
 import yaml
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, Field, ValidationError
 
 from hcfl import scenarios
 from hcfl.errors import InputError
+from hcfl.fault_settings import AdmissionConfig, FaultsConfig
 from hcfl.precision import Precision
+from hcfl.section import Section
 from hcfl.yaml_files import read_yaml
-
-
-class Section(BaseModel):
-    """A part of the configuration: unknown keys are refused, values cannot change."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
 
 class DataConfig(Section):
@@ -100,6 +96,9 @@ class MethodConfig(Section):
     distance: str | None = Field(None, description="replace tier 4: update-cosine, …, none, or FILE.py:CLASS")
     local: str | None = Field(None, description="replace what clients train: own-model, …, or FILE.py:CLASS")
     topology: Literal["split", "full"] | None = Field(None, description="replace it: shared φ and K heads, or K models")
+    aggregation: str | None = Field(
+        None, description="replace the mean: median, trimmed-mean, clip, multi-krum, or FILE.py:CLASS"
+    )
     clusters: int | None = Field(None, ge=1, description="number of clusters at the start")
     rho: float | None = Field(None, gt=0, le=2, description="HCFL+: split when max − mean distance reaches it")
     tol1: float | None = Field(None, gt=0, description="CFL, HCFL′: split when the mean update is shorter, and")
@@ -173,6 +172,10 @@ class Config(Section):
     training: TrainingConfig = TrainingConfig()
     evaluation: EvaluationConfig = EvaluationConfig()
     privacy: PrivacyConfig = PrivacyConfig()
+    admission: AdmissionConfig = AdmissionConfig()
+    faults: FaultsConfig | None = Field(
+        None, description="simulate clients that fail: drop=0.4,nan=0.1 (docs/faults.md has all kinds)"
+    )
     seed: int = Field(0, ge=0, description="the seed of everything")
     engine: Literal["auto", "sequential", "batched", "flower"] = Field(
         "auto",

@@ -12,11 +12,13 @@ import torch
 from torch import nn
 
 from hcfl import compose, flower, methods, plugins, rng, rounds, run_folder, trackers
+from hcfl.admission import Admission
 from hcfl.config import Config, MethodConfig, ModelConfig, flat_fields, from_flat
 from hcfl.data import Federation, build
 from hcfl.engines import Batched, Sequential
 from hcfl.ensemble import initialise
 from hcfl.errors import InputError
+from hcfl.faults import with_faults
 from hcfl.files import cache
 from hcfl.method import Method
 from hcfl.models import IMAGE_NETWORK_OPTIONS, IMAGE_NETWORKS, MODELS, Builder, Network, Pair, check_pair, default_model
@@ -29,7 +31,7 @@ from hcfl.rounds import Engine, Record, Setting
 from hcfl.tiers import Assigned
 from hcfl.training import LocalSGD
 
-TIERS = ("formulation", "weighting", "adaptation", "distance", "topology", "local")
+TIERS = ("formulation", "weighting", "adaptation", "distance", "topology", "local", "aggregation")
 """Settings that replace a choice of the named method."""
 
 RUNS = Path("runs")
@@ -80,16 +82,18 @@ def prepare(
     training = config.training
     assert training.batch is not None
     assert training.epochs is not None
+    federation = federation.to(device)
     setting = Setting(
-        federation=federation.to(device),
+        federation=federation,
         method=method,
         network=network,
-        engine=engine_of(config),
+        engine=with_faults(engine_of(config), config, federation, method),
         sgd=LocalSGD(training.lr, training.momentum, training.weight_decay, training.batch, training.epochs),
         participation=training.participation,
         newcomers=config.evaluation.newcomers,
         evaluate_every=config.evaluation.evaluate_every,
         seed=config.seed,
+        admission=Admission(**config.admission.model_dump()),
     )
     return Prepared(config, setting, rounds.begin(setting, ensemble.to(device)))
 

@@ -8,6 +8,7 @@ from typing import get_args
 import torch
 from torch import Tensor
 
+from hcfl.averages import Average, Mean
 from hcfl.ensemble import Topology
 from hcfl.errors import InputError
 from hcfl.local import ClusterModels, LocalTraining, OwnModel
@@ -50,6 +51,8 @@ class Method:
     """K at the start; None: one for every client."""
     local: LocalTraining = field(default_factory=ClusterModels)
     """What clients train."""
+    aggregation: Average = field(default_factory=Mean)
+    """How their models become one."""
     name: str = "custom"
 
     def __post_init__(self) -> None:
@@ -119,6 +122,10 @@ def _conflicts_of_start(method: Method) -> Reasons:
     assigned, single = isinstance(method.weighting, Assigned), isinstance(method.weighting, Single)
     known = method.topology in ("split", "full")
     yield not known, f"topology = {method.topology!r}, but it is split or full"
+    yield (
+        not method.federated and not isinstance(method.aggregation, Mean),
+        "every client keeps a model of its own, so there is nothing to aggregate robustly",
+    )
     yield (
         single and adaptive,
         "single weights put every client into one cluster, so there is nothing to split, merge or group",

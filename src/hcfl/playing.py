@@ -10,6 +10,7 @@ from hcfl.config import Config
 from hcfl.errors import SavingError
 from hcfl.precision import matrix_products
 from hcfl.profiles import Profiles
+from hcfl.quorum import NoQuorumError, missing_rows
 from hcfl.result import Run
 from hcfl.rounds import Record, Setting
 from hcfl.run_folder import Row
@@ -62,7 +63,11 @@ def play_on(
                     on_round(record)
         except SavingError:
             raise
-        except BaseException:
+        except BaseException as error:
+            if metrics and isinstance(error, NoQuorumError):
+                with saving(path):
+                    for row in missing_rows(error.round, error.missing, federation.client_names):
+                        run_folder.append_event(path, row)
             if metrics:
                 _finish(prepared, path, state, metrics, None)
             raise

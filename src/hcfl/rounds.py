@@ -9,11 +9,11 @@ from typing import Literal, Protocol
 from torch import Tensor
 
 from hcfl import rng, server
+from hcfl.admission import Admission
 from hcfl.client import take_part
 from hcfl.clusters import Change, Split
 from hcfl.data import Federation
 from hcfl.ensemble import Ensemble
-from hcfl.errors import InputError
 from hcfl.evaluation import (
     Quality,
     TestResult,
@@ -28,8 +28,9 @@ from hcfl.evaluation import (
 from hcfl.local import Trainer, train
 from hcfl.method import Method
 from hcfl.models import Network
+from hcfl.quorum import gather
 from hcfl.split_distances import Distances
-from hcfl.state import Broadcast, ClientState, RunState, Update
+from hcfl.state import Broadcast, ClientState, Missing, RunState, Update
 from hcfl.tiers.distance import without_shared_class
 from hcfl.training import LocalSGD
 
@@ -44,9 +45,9 @@ class Engine(Protocol):
         participants: Sequence[int],
         states: Mapping[int, ClientState],
     ) -> tuple[Update, list[ClientState]]:
-        """Return what the participants send, and each one's new state, in the order of `participants`.
+        """Return what the participants send, and each one's new state, in the order of the update's clients.
 
-        Some of them may be missing, where they are on other machines.
+        Some of them may be missing, where they are on other machines, or fail: then the update says who, and why.
         """
         ...
 
@@ -65,6 +66,7 @@ class Setting:
     evaluate_every: int = 1
     """Rounds between two measurements of Val and Test."""
     seed: int = 0
+    admission: Admission = field(default_factory=Admission)
 
     def take_part(
         self,
@@ -104,6 +106,8 @@ class Record:
     changes: tuple[Change, ...]
     distances: Distances | None = field(default=None, compare=False)
     """What splits were decided by, where there were some."""
+    missing: tuple[Missing, ...] = ()
+    """Who was asked and does not count."""
 
 
 def begin(setting: Setting, ensemble: Ensemble) -> RunState:
@@ -130,16 +134,12 @@ def play_round(setting: Setting, state: RunState, evaluate: bool = True) -> tupl
     message = server.broadcast(method, state.server, federation.classes)
     participants = sample_clients(setting, message.round)
 
-    # 2. Clients: catch up, E-step, local training.
-    update, kept = setting.engine.execute(setting, message, participants, state.clients)
+    # 2. Clients: catch up, E-step, local training; what is no possible upload does not count.
+    gathered = gather(setting, message, participants, state.clients)
+    update, clients = gathered.update, {**state.clients, **gathered.states}
     participants = list(update.clients)
-    clients = {**state.clients, **dict(zip(participants, kept, strict=True))}
 
     # 3. Server: aggregate, distances (tier 4), adapt (tier 3).
-    if not update.finite.all():
-        lr = setting.sgd.lr
-        also = ", or a model without batch normalisation, which a few samples can upset" if network.buffers else ""
-        raise InputError(f"training.lr = {lr:g}: training diverged in round {message.round}; try a smaller one{also}")
     times.append(perf_counter())  # not before: looking at the update waited for a GPU
     after, distances = server.conclude(method, network, state.server, update)
     times.append(perf_counter())
@@ -168,6 +168,7 @@ def play_round(setting: Setting, state: RunState, evaluate: bool = True) -> tupl
         seconds=_by_phase(*times, perf_counter()),
         changes=changes,
         distances=distances if any(isinstance(change, Split) for change in changes) else None,
+        missing=gathered.missing,
     )
     return RunState(after, clients, test.weights), record
 

@@ -16,6 +16,7 @@ from hcfl.config import Config
 from hcfl.data import Federation
 from hcfl.errors import InputError, SavingError
 from hcfl.evaluation import Quality
+from hcfl.quorum import missing_rows
 from hcfl.rounds import Record
 from hcfl.split_distances import split_row
 from hcfl.state import RunState
@@ -181,7 +182,9 @@ def append(path: Path, record: Record, client_names: Sequence[Any]) -> Row:
     with (path / METRICS).open("a", encoding="utf-8") as file:
         file.write(json.dumps(row, allow_nan=False) + "\n")
     with (path / EVENTS).open("a", encoding="utf-8") as file:
-        file.writelines(json.dumps(event_row(change, client_names)) + "\n" for change in record.changes)
+        events = missing_rows(record.round, record.missing, client_names)
+        events += [event_row(change, client_names) for change in record.changes]
+        file.writelines(json.dumps(event) + "\n" for event in events)
     if record.distances is not None:
         splits = [change for change in record.changes if isinstance(change, Split)]
         with (path / SPLITS).open("a", encoding="utf-8") as file:

@@ -104,14 +104,17 @@ def conclude(
     Also return the distances that tier 3 decided by, where it does.
     """
     after = record(state, update)
-    ensemble = aggregate(state.ensemble, update)
+    average, buffers = method.aggregation, network.buffers
+    ensemble = aggregate(state.ensemble, update, average, buffers)
     if isinstance(method.weighting, HardByLoss | HardByParameters) and method.weighting.zero_empty:
         ensemble = without_the_empty(ensemble, update)
-    ids = list(update.clients)
+    common, ids = state.common, list(update.clients)
+    if common is not None:
+        common = common_model(state.ensemble, update, after.members[ids], average, buffers)
     after = replace(
         after,
         ensemble=ensemble,
-        common=None if state.common is None else common_model(state.ensemble, update, after.members[ids]),
+        common=common,
         gaussians=_estimate(method, state, update),
     )
 
@@ -119,7 +122,7 @@ def conclude(
     distance = None if method.distance is None else measured(method.distance, seen)
     decision = method.adaptation.decide(seen, distance, _occupied(method, after))
     decided_by = None if distance is None else Distances(seen.clients, distance)
-    return apply(state.ensemble, after, decision, method.weighting.hard, update), decided_by
+    return apply(state.ensemble, after, decision, method.weighting.hard, update, average, buffers), decided_by
 
 
 def _estimate(method: Method, state: ServerState, update: Update) -> densities.Gaussians | None:

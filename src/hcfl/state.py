@@ -85,6 +85,20 @@ class Broadcast:
     """For those who take part for the first time; they keep it."""
     common: Ensemble | None = None
     gaussians: Gaussians | None = None
+    attempt: int = 0
+    """How often the round was played before, without a quorum."""
+
+
+@dataclass(frozen=True)
+class Missing:
+    """A client that was asked and does not count in a round."""
+
+    client: int
+    reason: str
+    refused: bool = False
+    """Whether it sent something that was not let in; else nothing came."""
+    attempt: int = 0
+    """In which try at the round."""
 
 
 @dataclass(frozen=True)
@@ -120,6 +134,26 @@ class Update:
     participants measure by themselves."""
     sealed: int | None = None
     """Bytes of all uploads where only their sum was opened: then rows are means, and nobody's weights are known."""
+    missing: tuple[Missing, ...] = ()
+    """Who was asked, too, and is not among them."""
+
+    @staticmethod
+    def of_nobody(broadcast: Broadcast) -> "Update":
+        """Return what comes where nobody answers."""
+        sent, clusters = broadcast.ensemble, len(broadcast.clusters)
+        extractors, heads = (
+            {name: tensor[:0] for name, tensor in part.items()} for part in (sent.extractors, sent.heads)
+        )
+        nothing = torch.zeros(0, clusters)
+        return Update(
+            clients=(),
+            sizes=torch.zeros(0),
+            models=Ensemble(extractors, heads, sent.topology),
+            owners=torch.zeros(0, dtype=torch.long),
+            started=nothing,
+            mass=nothing,
+            weights=nothing,
+        )
 
     @staticmethod
     def join(updates: Sequence["Update"]) -> "Update":
@@ -146,6 +180,7 @@ class Update:
             signatures={client: mine for update in updates for client, mine in update.signatures.items()},
             moments=total(moments) if moments else None,
             held_out=torch.cat(held_out) if held_out else None,
+            missing=tuple(one for update in updates for one in update.missing),
         )
 
     @property

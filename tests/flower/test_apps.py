@@ -58,6 +58,13 @@ def test_every_method_gives_what_the_sequential_engine_gives(tmp_path, name):
         assert beside / len(trained) < 1000  # how models were mixed, sizes, what was measured
 
 
+def test_robust_averages_are_the_same_there(tmp_path):
+    config = from_flat(method="hcfl+(fedrc)", engine="sequential", aggregation="multi-krum(share=0.3)", **SMALL)
+    execute(prepare(config), tmp_path / "sequential")
+    server_app.play(simulated(6), told(config, tmp_path / "flower"))
+    same_run(tmp_path / "flower", tmp_path / "sequential")
+
+
 PARTS = {
     "extractor": "models.extractors",
     "heads": "models.heads",
@@ -113,7 +120,7 @@ def with_everybody(tmp_path_factory):
 
 
 def absences(out):
-    rows = [row for row in run_folder.rows(out, "events.jsonl") if row["event"] == "absent"]
+    rows = [row for row in run_folder.rows(out, "events.jsonl") if row["event"] in ("absent", "refused")]
     return [(row["round"], row["client"], row["reason"]) for row in rows]
 
 
@@ -135,6 +142,18 @@ def changed(**parts):
     return change
 
 
+def stale(message, reply):
+    sent = records.unpack(Reply, reply.content)
+    return Message(records.pack(replace(sent, round=sent.round - 1)), reply_to=message)
+
+
+def long(message, reply):
+    sent = records.unpack(Reply, reply.content)
+    models = sent.update.models
+    models = replace(models, heads={name: 1e6 * tensor for name, tensor in models.heads.items()})
+    return Message(records.pack(replace(sent, update=replace(sent.update, models=models))), reply_to=message)
+
+
 def rubbish(message, reply):
     return Message(RecordDict({"arrays": ArrayRecord(), "values": ConfigRecord({"tree": "{"})}), reply_to=message)
 
@@ -145,10 +164,12 @@ def rubbish(message, reply):
         (error, "error 8: the process was killed"),
         (silence, "no answer within 1 s"),
         (rubbish, "sent what cannot be read"),
+        (stale, "answered in round 1, but this is round 2"),
+        (long, "sent a model that is .* times as long as most others and the one it got"),
         (changed(weights=torch.full((1, 2), float("nan"))), "sent numbers that are not finite"),
         (changed(weights=torch.ones(1, 7)), r"sent weights of shape \(1, 7\), but"),
-        (changed(weights=torch.tensor([[2.0, -1.0]])), "sent weights that are none"),
-        (changed(sizes=torch.tensor([-5.0])), "sent a size that is none"),
+        (changed(weights=torch.tensor([[2.0, -1.0]])), "sent weights that are no distribution"),
+        (changed(sizes=torch.tensor([-5.0])), "sent a size of -5, which it cannot have"),
         (changed(counts=None), "sent counts, prototypes or moments unlike the others"),
         (changed(prototypes=Prototypes(*[torch.zeros(1, 3)] * 3)), "sent counts, prototypes or moments unlike"),
         (changed(clients=(0,)), r"sent an update of clients \(0,\)"),

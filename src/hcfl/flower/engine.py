@@ -1,21 +1,18 @@
 """The engine whose clients are on other machines: one message to each in a round, bounded waits, a quorum."""
 
 import time
-from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from math import ceil
 
+from hcfl import admission
 from hcfl.errors import InputError
 from hcfl.flower.directory import PAUSE, Directory
 from hcfl.flower.exchange import ask
-from hcfl.flower.messages import Common, Reply, Task, evidence_of, problem_with, task_for
+from hcfl.flower.messages import Common, Reply, Task, answers, asked_of, task_for
 from hcfl.rounds import Setting
-from hcfl.state import Broadcast, ClientState, Update
+from hcfl.state import Broadcast, ClientState, Missing, Update
 from hcfl.tiers import Weights
-
-Absent = Mapping[int, str]
-"""Clients who were asked and do not count in a round, with the reason."""
 
 
 @dataclass(frozen=True)
@@ -37,7 +34,6 @@ class Remote:
     directory: Directory
     common: Common
     patience: Patience
-    on_absent: Callable[[int, Absent], None] = lambda round_, absent: None
     lost: set[int] = field(default_factory=set)
     """Clients who no longer have the state that the server knows of; they start anew."""
 
@@ -52,15 +48,15 @@ class Remote:
         needed = max(1, ceil(self.patience.quorum * len(participants)))
         end = time.monotonic() + self.patience.limit
         updates: dict[int, Update] = {}
-        absent: dict[int, str] = {}
+        missing: dict[int, Missing] = {}
         while True:
             wanted = [client for client in participants if client not in updates]
             here = self.directory.wait_for(wanted, needed - len(updates), end - time.monotonic())
-            absent |= {client: "is not connected" for client in wanted if client not in here}
+            missing |= {client: Missing(client, "is not connected") for client in wanted if client not in here}
             known = {client: None if client in self.lost else states.get(client) for client in wanted}
             tasks = {c: task_for(self.common, setting.method, broadcast, c, known[c]) for c in wanted if c in here}
             failed, lost = self._ask(tasks, here, updates)
-            absent |= failed
+            missing |= failed
             if not lost and len(updates) >= needed:
                 break
             self.lost |= lost
@@ -70,39 +66,37 @@ class Remote:
                     f"round {broadcast.round}, but {needed} are needed; resume when more of them are there"
                 )
             time.sleep(PAUSE)
-        absent = {client: reason for client, reason in absent.items() if client not in updates}
-        self.on_absent(broadcast.round, absent)
         self.lost -= set(updates)
-        update = Update.join([updates[client] for client in sorted(updates)])
+        gone = tuple(missing[client] for client in sorted(missing) if client not in updates)
+        update = replace(Update.join([updates[client] for client in sorted(updates)]), missing=gone)
         rows = [update.weights[[row]] for row in range(len(update.clients))]
         return update, [ClientState(broadcast.round, broadcast.clusters, Weights(row)) for row in rows]
 
     def _ask(
         self, tasks: Mapping[int, Task], here: Mapping[int, int], updates: dict[int, Update]
-    ) -> tuple[dict[int, str], set[int]]:
+    ) -> tuple[dict[int, Missing], set[int]]:
         """Ask clients; add what they answer to `updates`. Return who failed and why, and who has to start anew."""
         client_of = {here[client]: client for client in tasks}
         questions = {here[client]: task for client, task in tasks.items()}
-        answers = ask(self.directory.grid, Reply, questions, "train", self.patience.timeout)
-        failed = {client_of[node]: reason for node, reason in answers.failed.items()}
+        found = ask(self.directory.grid, Reply, questions, "train", self.patience.timeout)
+        failed = {client_of[node]: Missing(client_of[node], reason) for node, reason in found.failed.items()}
         lost: set[int] = set()
-        for node, reply in answers.said.items():
+        for node, reply in found.said.items():
             client = client_of[node]
-            problem = problem_with(reply, tasks[client], self.common.experiment)
-            if problem is not None:
-                failed[client] = problem
+            if reply.problem or reply.update is None:
+                failed[client] = Missing(client, reply.problem or "sent nothing")
                 if reply.lost and client not in self.lost:
                     lost.add(client)
-            elif reply.update is not None:
+            elif problem := self._problem_with(reply, reply.update, tasks[client]):
+                failed[client] = Missing(client, problem, refused=True)
+            else:
                 updates[client] = reply.update
-        for client in unlike(updates):
+        for client in admission.unlike(list(updates.values())):
             del updates[client]
-            failed[client] = "sent counts, prototypes or moments unlike the others'"
+            failed[client] = Missing(client, admission.UNLIKE, refused=True)
         return failed, lost
 
-
-def unlike(updates: Mapping[int, Update]) -> list[int]:
-    """Return the clients whose evidence has another shape than that of most: it cannot be put together."""
-    kinds = {client: evidence_of(update) for client, update in updates.items()}
-    usual = Counter(kinds.values()).most_common(1)
-    return [client for client, kind in kinds.items() if kind != usual[0][0]]
+    def _problem_with(self, reply: Reply, update: Update, task: Task) -> str | None:
+        if not answers(reply, task, self.common.experiment):
+            return f"answered as client {reply.client} of {reply.experiment}"
+        return admission.problem_with(update, reply.round, asked_of(task))

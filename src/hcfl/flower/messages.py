@@ -5,14 +5,14 @@ since the server last heard of it without the names of others, its own row of th
 are those that the cost ledger counts.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import get_args
 
 import torch
 from torch import Tensor
 
-from hcfl import flat
+from hcfl.admission import Asked
 from hcfl.client import placed, weights_of_today
 from hcfl.clusters import FIRST, SECOND, Change, Merge, Move, Removal, Rule, Split
 from hcfl.ensemble import Ensemble
@@ -194,50 +194,11 @@ def _decoded(row: Sequence[int], client: int, since: int) -> Change:
     return Move(since, me if two else (), (one,) if two else ())
 
 
-def problem_with(reply: Reply, task: Task, experiment: str) -> str | None:
-    """Return what is wrong with an answer, if something is: then it does not count."""
-    if reply.problem or reply.update is None:
-        return reply.problem or "sent nothing"
-    if (reply.experiment, reply.round, reply.client) != (experiment, task.round, task.client):
-        return f"answered as client {reply.client} in round {reply.round} of {reply.experiment}"
-    update, number = reply.update, len(task.clusters)
-    if update.clients != (task.client,) or set(update.signatures) - {task.client}:
-        return f"sent an update of clients {update.clients}"
-    rows = len(update.owners)
-    shapes = {
-        "sizes": (update.sizes, (1,)),
-        "owners": (update.owners, (rows,)),
-        "started": (update.started, (rows, number)),
-        "mass": (update.mass, (rows, number)),
-        "weights": (update.weights, (1, number)),
-        "objective": (update.objective, (1,)),
-        "held_out": (update.held_out, (1, 2)),
-    }
-    for name, (tensor, shape) in shapes.items():
-        if tensor is not None and tuple(tensor.shape) != shape:
-            return f"sent {name} of shape {tuple(tensor.shape)}, but {shape} is needed"
-    shared = task.ensemble.topology == "split"
-    models = {
-        "extractors": (update.models.extractors, task.ensemble.extractors, 1 if shared else rows),
-        "heads": (update.models.heads, task.ensemble.heads, rows),
-    }
-    for name, (sent, asked, count) in models.items():
-        if _shapes(sent, count) != _shapes(asked, count) or any(len(tensor) != count for tensor in sent.values()):
-            return f"sent {name} that are not those of the model"
-    if update.owners.any() or not float(update.sizes) > 0 or not update.sizes.isfinite().all():
-        return "sent a size that is none"
-    if not update.finite.all():
-        return "sent numbers that are not finite"
-    if (update.weights < 0).any() or (update.mass < 0).any():
-        return "sent weights that are none"
-    return None
+def answers(reply: Reply, task: Task, experiment: str) -> bool:
+    """Whether a reply is from whom it should be."""
+    return (reply.experiment, reply.client) == (experiment, task.client)
 
 
-def evidence_of(update: Update) -> str:
-    """Return the kinds and shapes of what is put together of all participants; they have to be alike."""
-    tree, _ = flat.flatten((update.counts, update.prototypes, update.moments))
-    return str(tree)
-
-
-def _shapes(params: Mapping[str, Tensor], count: int) -> dict[str, tuple[torch.dtype, tuple[int, ...]]]:
-    return {name: (tensor.dtype, (count, *tensor.shape[1:])) for name, tensor in params.items()}
+def asked_of(task: Task) -> Asked:
+    """Return what the upload that answers a task has to fit."""
+    return Asked(task.round, task.client, len(task.clusters), task.ensemble)

@@ -2,8 +2,8 @@
 
 import json
 import time
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from math import ceil
 from typing import TypeVar
 from uuid import uuid4
@@ -16,7 +16,7 @@ from hcfl.config import PrivacyConfig
 from hcfl.errors import InputError
 from hcfl.flower import dp, secagg
 from hcfl.flower.directory import PAUSE, Directory
-from hcfl.flower.engine import Absent, Patience
+from hcfl.flower.engine import Patience
 from hcfl.flower.exchange import ask
 from hcfl.flower.messages import Common, Task, task_for
 from hcfl.flower.sum_messages import (
@@ -36,7 +36,7 @@ from hcfl.privacy.noise import deviation
 from hcfl.privacy.rules import NOISED
 from hcfl.privacy.sums import averaged
 from hcfl.rounds import Setting
-from hcfl.state import Broadcast, ClientState, Update
+from hcfl.state import Broadcast, ClientState, Missing, Update
 from hcfl.tiers import Weights
 
 T = TypeVar("T")
@@ -61,7 +61,6 @@ class Private:
     common: Common
     privacy: PrivacyConfig
     patience: Patience
-    on_absent: Callable[[int, Absent], None] = lambda round_, absent: None
     lost: set[int] = field(default_factory=set)
     """Clients who no longer have the state that the server knows of; they start anew."""
 
@@ -104,8 +103,8 @@ class Private:
                     f"in the sum of round {broadcast.round}, but {needed} are needed; resume when more are there"
                 )
             time.sleep(PAUSE)
-        self.on_absent(broadcast.round, absent | collected.failed)
-        update = self._together(broadcast, collected)
+        gone = tuple(Missing(client, reason) for client, reason in sorted((absent | collected.failed).items()))
+        update = replace(self._together(broadcast, collected), missing=gone)
         rows = [update.weights[[row]] for row in range(len(update.clients))]
         return update, [ClientState(broadcast.round, broadcast.clusters, Weights(row)) for row in rows]
 

@@ -39,10 +39,10 @@ def read(given: Mapping[str, Any]) -> RunSettings:
     resumed = str(given.get("resume", ""))
     out = Path(resumed or str(given.get("out", "")) or run_folder.free_path(RUNS, "flower"))
     problem = str(given.get("problem-file", ""))
-    names = _names(given, "names")
+    names, config = _names(given, "names"), _config(given)
     patience = Patience(
         timeout=_number(given, "timeout", Patience.timeout),
-        quorum=_number(given, "quorum", Patience.quorum),
+        quorum=_number(given, "quorum", config.admission.quorum),
         limit=_number(given, "wait", Patience.limit),
     )
     if patience.quorum > 1:
@@ -53,7 +53,7 @@ def read(given: Mapping[str, Any]) -> RunSettings:
     if isinstance(mean, bool) or not isinstance(mean, int | float):
         raise InputError(f"mean = {mean!r}: must be a number")
     public = Public(_names(given, "classes"), float(mean), std)
-    return RunSettings(_config(given), names, out, bool(resumed), patience, Path(problem) if problem else None, public)
+    return RunSettings(config, names, out, bool(resumed), patience, Path(problem) if problem else None, public)
 
 
 def _names(given: Mapping[str, Any], key: str) -> tuple[str, ...]:

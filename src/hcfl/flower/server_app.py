@@ -2,7 +2,6 @@
 
 import json
 import time
-from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import replace
 from functools import partial
@@ -19,7 +18,7 @@ from hcfl.errors import InputError
 from hcfl.experiment import prepare
 from hcfl.flower.client_data import Agreement, agree
 from hcfl.flower.directory import Directory
-from hcfl.flower.engine import Absent, Remote
+from hcfl.flower.engine import Patience, Remote
 from hcfl.flower.messages import Common, Question
 from hcfl.flower.private_engine import Private
 from hcfl.flower.run_settings import RunSettings, read
@@ -87,12 +86,12 @@ def play(grid: Grid, settings: RunSettings) -> None:
         until_the_end.enter_context(held(out))
         with saving(out):
             _write(out, replace(agreement, common=common))
-        record = _recorder(out, prepared.setting.federation)
-        engine: Engine = Remote(directory, common, settings.patience, record)
+        engine: Engine = Remote(directory, common, settings.patience)
         if prepared.config.privacy.mode != "none":
-            engine = Private(directory, common, prepared.config.privacy, settings.patience, record)
+            engine = Private(directory, common, prepared.config.privacy, settings.patience)
         metrics = opened.metrics if opened else []
-        play_on(_with_engine(prepared, engine), out, metrics, _say, checkpoint_every=1)
+        say = partial(_say, prepared.setting.federation)
+        play_on(_with_engine(prepared, engine, settings.patience), out, metrics, say, checkpoint_every=1)
 
 
 def _simulated(out: Path) -> Agreement:
@@ -132,21 +131,9 @@ def _check_number(directory: Directory, federation: Federation) -> None:
         )
 
 
-def _with_engine(prepared: Prepared, engine: Engine) -> Prepared:
-    return replace(prepared, setting=replace(prepared.setting, engine=engine))
-
-
-def _recorder(out: Path, federation: Federation) -> Callable[[int, Absent], None]:
-    """Return what writes down who was asked and does not count in a round."""
-
-    def record(round_: int, absent: Absent) -> None:
-        for client, reason in sorted(absent.items()):
-            row = {"event": "absent", "round": round_, "client": federation.client_names[client], "reason": reason}
-            with saving(out):
-                run_folder.append_event(out, row)
-            print(f"Round {round_}: without {federation.client_names[client]} ({reason})", flush=True)
-
-    return record
+def _with_engine(prepared: Prepared, engine: Engine, patience: Patience) -> Prepared:
+    admission = replace(prepared.setting.admission, quorum=patience.quorum)
+    return replace(prepared, setting=replace(prepared.setting, engine=engine, admission=admission))
 
 
 def _refuse(out: Path, name: str, reason: str) -> None:
@@ -155,7 +142,9 @@ def _refuse(out: Path, name: str, reason: str) -> None:
         run_folder.append_event(out, {"event": "refused", "round": 0, "client": name, "reason": reason})
 
 
-def _say(record: Record) -> None:
+def _say(federation: Federation, record: Record) -> None:
+    for one in record.missing:
+        print(f"Round {record.round}: without {federation.client_names[one.client]} ({one.reason})", flush=True)
     print(f"Round {record.round}: {record.participants} clients, {record.clusters} clusters", flush=True)
 
 

@@ -1,5 +1,6 @@
 """Which methods can do without single clients' uploads, and why the others cannot; the settings of each way."""
 
+from hcfl.averages import Mean
 from hcfl.config import Config, Mode
 from hcfl.errors import InputError
 from hcfl.local import ClusterModels
@@ -69,6 +70,8 @@ def refusal(method: Method, mode: Mode) -> str | None:
         evidence = " and ".join(sorted({WORDS[need] for need in method.needs})) or "weights"
         instead = "" if isinstance(method.weighting, Assigned) else "; with adaptation=fixed and distance=none it can"
         return f"compares single clients by their {evidence}, and the server would see sums only{instead}"
+    if not isinstance(method.aggregation, Mean):
+        return "compares single clients' models before it averages them, and the server would see sums only"
     if method.local.uses_common:
         return "holds clients near the mean of everybody's own model, and the server would not know which is whose"
     if mode in NOISED and method.formulation.gaussians:
