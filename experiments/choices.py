@@ -8,6 +8,7 @@ Runs that are already in the output folder are not repeated.
 
 import argparse
 import json
+import shutil
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -212,6 +213,7 @@ def main() -> None:
         for seed in range(options.seeds):
             path = options.out / f"{options.data}-{options.method}-{choice}-seed{seed}".replace(" ", "-")
             if not (path / "summary.json").exists():
+                shutil.rmtree(path, ignore_errors=True)  # one that was interrupted begins again
                 settings = SETTINGS[options.data] | {"seed": seed, "device": options.device, "threads": 1}
                 execute(variants(options.method, settings, options.data)[choice](), path)
             found.append(json.loads((path / "summary.json").read_text(encoding="utf-8")))
