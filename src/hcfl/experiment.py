@@ -14,7 +14,7 @@ from torch import nn
 from hcfl import compose, flower, methods, plugins, rng, rounds, run_folder, trackers
 from hcfl.config import Config, MethodConfig, ModelConfig, flat_fields, from_flat
 from hcfl.data import Federation, build
-from hcfl.engines import Batched, Sequential
+from hcfl.engines import Batched, Private, Sequential
 from hcfl.ensemble import initialise
 from hcfl.errors import InputError
 from hcfl.files import cache
@@ -123,12 +123,13 @@ def with_engine(config: Config, network: Network, device: torch.device) -> Confi
 
 
 def engine_of(config: Config) -> Engine:
-    """Return the engine; on Flower every client works by itself, and the apps put the network between."""
-    if config.engine in ("sequential", "flower"):
+    """Return the engine; on Flower every client works by itself, and the apps put the network, and noise, between."""
+    if config.engine == "flower":
         return Sequential()
     if config.compile:
         os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", str(cache.location(config.data.cache_dir) / "compiled"))
-    return Batched(compiled=bool(config.compile))
+    plain = Sequential() if config.engine == "sequential" else Batched(compiled=bool(config.compile))
+    return plain if config.privacy.mode == "none" else Private(plain, config.privacy)
 
 
 SMALL_CLIENT = 128

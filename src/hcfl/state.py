@@ -120,6 +120,8 @@ class Update:
     participants measure by themselves."""
     sealed: int | None = None
     """Bytes of all uploads where only their sum was opened: then rows are means, and nobody's weights are known."""
+    noised: bool = False
+    """Whether participants have put noise into all of it: then they know their weights better than the server."""
 
     @staticmethod
     def join(updates: Sequence["Update"]) -> "Update":
@@ -146,6 +148,7 @@ class Update:
             signatures={client: mine for update in updates for client, mine in update.signatures.items()},
             moments=total(moments) if moments else None,
             held_out=torch.cat(held_out) if held_out else None,
+            noised=all(update.noised for update in updates),
         )
 
     @property
