@@ -15,7 +15,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from hcfl import scenarios
 from hcfl.errors import InputError
 from hcfl.precision import Precision
-from hcfl.yaml_files import read_yaml
+from hcfl.yaml_files import parse, read_yaml
 
 
 class Section(BaseModel):
@@ -210,7 +210,7 @@ class Config(Section):
     @classmethod
     def from_yaml(cls, text: str) -> Self:
         """Read what `to_yaml` returned."""
-        return cls.parse(yaml.safe_load(text))
+        return cls.parse(parse(text, "config"))
 
     def updated(self, section: str, **values: Any) -> Self:
         """Return a copy with some fields of one section set."""

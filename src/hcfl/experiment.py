@@ -222,9 +222,13 @@ def execute(
         return play_on(prepared, run_folder.create(path, config), [], tell, config.checkpoint_every)
 
 
-def resume(path: Path, on_round: OnRound | None = None, track: trackers.Wanted = ()) -> Run:
-    """Play the rounds that an interrupted run has left, from its checkpoint."""
+def resume(path: Path, on_round: OnRound | None = None, track: trackers.Wanted = (), allow_code: bool = False) -> Run:
+    """Play the rounds that an interrupted run has left, from its checkpoint.
+
+    Code that its configuration names runs only with `allow_code`: the folder may be somebody else's.
+    """
     config, metrics, state = run_folder.reopen(path)
+    plugins.check_trusted(f"run = {str(path)!r}", config.model_dump(), allow_code)
     prepared = replace(prepare(config), state=state)
     with trackers.followed(track, path, config, on_round) as tell:
         if config.engine == "flower":

@@ -13,6 +13,7 @@ from hcfl.config import Config
 from hcfl.data import Federation
 from hcfl.errors import InputError
 from hcfl.evaluation import Quality
+from hcfl.json_files import read_lines
 from hcfl.privacy.accounting import spent
 from hcfl.rounds import Record
 from hcfl.split_distances import split_row
@@ -50,7 +51,7 @@ def reopen(path: Path) -> tuple[Config, list[Row], RunState]:
     for name in LOGS:
         try:
             kept[name] = [row for row in rows(path, name) if row["round"] <= state.server.round]
-        except (OSError, ValueError, KeyError) as error:
+        except (OSError, KeyError, TypeError) as error:
             raise InputError(f"out = {str(path)!r}: {name} is damaged ({type(error).__name__}: {error})") from None
         (path / name).write_text("".join(json.dumps(row) + "\n" for row in kept[name]), encoding="utf-8")
     return config, kept[METRICS], state
@@ -107,11 +108,7 @@ def metrics_row(record: Record) -> Row:
 
 def rows(path: Path, name: str) -> list[Row]:
     """Read the lines that are complete so far."""
-    try:
-        text = (path / name).read_text(encoding="utf-8")
-    except FileNotFoundError:
-        return []
-    return [json.loads(line) for line in text.splitlines(keepends=True) if line.endswith("\n")]
+    return read_lines(path / name)
 
 
 def record_of(path: Path, row: Row, changed: bool) -> Record:

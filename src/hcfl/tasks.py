@@ -17,7 +17,7 @@ from typing import Any
 
 import torch
 
-from hcfl import run_folder
+from hcfl import plugins, run_folder
 from hcfl.config import Config
 from hcfl.data import build
 from hcfl.errors import InputError
@@ -50,6 +50,11 @@ class Task:
             return isinstance(self.result(), dict)
         except (OSError, ValueError):
             return False
+
+    @property
+    def names_code(self) -> bool:
+        """Whether whoever asks for it wants code of their own to run."""
+        return bool(plugins.named(self.config.model_dump()))
 
     def result(self) -> dict[str, Any]:
         """Return what it found."""
@@ -97,7 +102,7 @@ def _finished(task: Task, threads: int | None) -> Run:
     """Play the task's run to its end: from its checkpoint, or, where there is none that can be read, anew."""
     if (task.folder / run_folder.CHECKPOINT).exists():
         try:
-            return resume(task.folder)
+            return resume(task.folder, allow_code=task.names_code)
         except InputError:
             pass  # an interruption can leave anything; what is lost is only time
     if task.folder.exists():
