@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from hcfl import compose, flower, methods, plugins, rng, rounds, run_folder, trackers
+from hcfl import compose, flower, memory, methods, plugins, rng, rounds, run_folder, trackers
 from hcfl.config import Config, MethodConfig, ModelConfig, flat_fields, from_flat
 from hcfl.data import Federation, build
 from hcfl.engines import Batched, Private, Sequential
@@ -61,7 +61,12 @@ def prepare(
         config = config.updated("model", name="custom")
 
     with rng.scoped(config.seed, "check model"):
-        check_pair(_example(model, federation), federation.shape, federation.classes)
+        template = check_pair(_example(model, federation), federation.shape, federation.classes)
+    check_model(config, template)
+    check_precision(config.precision, device)
+    config = with_threads(with_local_steps(config, federation), template, device)
+    config = with_engine(config, template, device)
+    memory.check(template, method, federation, config, device)
     network, ensemble = initialise(
         model,
         federation.shape,
@@ -71,11 +76,7 @@ def prepare(
         config.seed,
         identical=isinstance(method.weighting, Assigned),
     )
-    check_model(config, network)
-    check_precision(config.precision, device)
     network = replace(network, half=config.precision == "bf16")
-    config = with_threads(with_local_steps(config, federation), network, device)
-    config = with_engine(config, network, device)
     training = config.training
     assert training.batch is not None
     assert training.epochs is not None

@@ -39,6 +39,8 @@ def load(
     network = rebuild(config.model, federation.shape, federation.classes, model)
     check_fit(network, state.server.ensemble, f"run = {str(path)!r}")
     rows, summary = run_folder.rows(path, run_folder.METRICS), read_object(path / run_folder.SUMMARY)
+    if not rows or not all(isinstance(row.get("round"), int) for row in rows):
+        raise InputError(f"run = {str(path)!r}: {run_folder.METRICS} is damaged, every line must have its round")
     chosen = method or method_of(config.method)
     return Run(path, config, federation, summary, rows, state, chosen, network, known.profiles)
 

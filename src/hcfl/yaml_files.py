@@ -13,6 +13,9 @@ LARGEST = 1 << 20
 MOST = 10_000
 """Values in a file, each counted as often as it is referred to: a few lines of aliases can stand for billions."""
 
+MALFORMED = (yaml.YAMLError, ValueError, RecursionError, AttributeError, TypeError, OverflowError)
+"""What YAML raises that is none: dates of no calendar, brackets without end, tags on what they do not fit."""
+
 
 def read_yaml(path: Path, role: str = "config") -> dict[str, Any]:
     """Read a file of sections as nested values, not yet validated; `role` is what the file is called in complaints."""
@@ -33,7 +36,7 @@ def parse(text: str, what: str) -> dict[str, Any]:
     """Return sections from text; `what` is its name in complaints."""
     try:
         values = yaml.safe_load(text)
-    except (yaml.YAMLError, ValueError, RecursionError, AttributeError, TypeError, OverflowError) as error:
+    except MALFORMED as error:
         where = getattr(error, "problem_mark", None)
         line = f" at line {where.line + 1}" if where else ""
         raise InputError(f"{what}: is not valid YAML{line}") from None
