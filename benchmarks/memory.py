@@ -3,7 +3,7 @@
 python benchmarks/memory.py
 
 Random images, MLPs and convolutional networks, both engines; every point in a process of its own. Measured is the
-largest resident memory of two rounds less what was there before the first.
+largest resident memory of a round less what was there before it.
 """
 
 import argparse
@@ -26,7 +26,7 @@ from hcfl.models.zoo import cnn, mlp
 
 MODELS = {
     "mlp 256-128": mlp,
-    "mlp 2000-2000": partial(mlp, hidden=(2000, 2000)),
+    "mlp 1000-1000": partial(mlp, hidden=(1000, 1000)),
     "cnn": cnn,
     "mobilenet-v2": partial(mobilenet_v2, norm="batch", stem="small", pretrained="none"),
 }
@@ -41,18 +41,18 @@ class Point:
     engine: str
     clients: int
     side: int = 16
-    samples: int = 50
+    samples: int = 20
 
 
 POINTS = (
     Point("fedavg", "mlp 256-128", "batched", 200),
-    Point("fedavg", "mlp 2000-2000", "batched", 40),
-    Point("fedavg", "mlp 2000-2000", "sequential", 40),
-    Point("fedem", "mlp 2000-2000", "batched", 20),
-    Point("fedem", "mlp 2000-2000", "sequential", 20),
-    Point("hcfl+(fedrc)", "mlp 2000-2000", "sequential", 60),
-    Point("cfl", "mlp 2000-2000", "sequential", 40),
-    Point("stocfl", "mlp 2000-2000", "sequential", 20),
+    Point("fedavg", "mlp 1000-1000", "batched", 40),
+    Point("fedavg", "mlp 1000-1000", "sequential", 40),
+    Point("fedem", "mlp 1000-1000", "batched", 20),
+    Point("fedem", "mlp 1000-1000", "sequential", 20),
+    Point("hcfl+(fedrc)", "mlp 1000-1000", "sequential", 60),
+    Point("cfl", "mlp 1000-1000", "sequential", 40),
+    Point("stocfl", "mlp 1000-1000", "sequential", 20),
     Point("fedavg", "cnn", "sequential", 100, 32),
     Point("fedavg", "mobilenet-v2", "sequential", 40, 32, 20),
     Point("hcfl+(fedrc)", "mobilenet-v2", "sequential", 40, 32, 20),
@@ -66,20 +66,20 @@ def resident(what: str) -> int:
 
 
 def measure(point: Point) -> dict[str, float]:
-    """Play two rounds; return bytes that were estimated and measured."""
+    """Play a round; return bytes that were estimated and measured."""
     torch.set_num_threads(1)
     draw, number = np.random.default_rng(0), point.clients * point.samples
     x = draw.standard_normal((number, point.side, point.side, 3), dtype=np.float32)
     client = np.arange(point.clients).repeat(point.samples)
     federation = Federation.from_arrays(x, np.arange(number) % 10, client=client)
     del x
-    config = from_flat(method=point.method, engine=point.engine, lr=0.001)
+    config = from_flat(method=point.method, engine=point.engine, lr=0.001, epochs=1)
     prepared = prepare(config, federation, MODELS[point.model])
     setting = prepared.setting
     expected = estimate(setting.network, setting.method, federation, prepared.config, torch.device("cpu"))
     Path("/proc/self/clear_refs").write_text("5", encoding="ascii")  # the largest so far is what is there now
     before = resident("VmRSS")
-    for _ in rounds.play(setting, prepared.state, 2):
+    for _ in rounds.play(setting, prepared.state, 1):
         pass
     return {"estimated": expected.total, "measured": resident("VmHWM") - before}
 

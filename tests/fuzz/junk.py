@@ -3,7 +3,7 @@
 import os
 from typing import get_args
 
-from hypothesis import HealthCheck, settings
+from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
 from hcfl import compose
@@ -55,6 +55,19 @@ junk = st.one_of(
     st.dictionaries(st.text(max_size=4), scalars, max_size=2),
     st.binary(max_size=4),
 )
+
+
+def drawn(strategy, number):
+    """So many values of a strategy."""
+    found = []
+
+    @settings(max_examples=number, derandomize=not FULL, database=None, phases=[Phase.generate], deadline=None)
+    @given(strategy)
+    def collect(value):
+        found.append(value)
+
+    collect()
+    return found
 
 
 def words_of(annotation):
