@@ -52,6 +52,12 @@ def test_by_hand(ten):
     assert of(ten, "ifca", engine="sequential").updates == 10 * (EXTRACTOR + HEAD)  # hard: everybody has one
     assert of(ten, "fedsoft", engine="sequential").kept == 3 * (EXTRACTOR + HEAD) + 10 * (EXTRACTOR + HEAD)
     assert of(ten, "stocfl", engine="sequential").kept == 20 * (EXTRACTOR + HEAD)
+    compared = of(ten, "cfl", engine="sequential")
+    assert compared.compared == 3 * 10 * (EXTRACTOR + HEAD)
+    assert compared.total == compared.kept + compared.inputs + 4 * compared.updates
+    assert of(ten, "hcfl-prime(fedem)", engine="sequential").compared == 3 * 10 * (EXTRACTOR + HEAD)
+    ablation = of(ten, "hcfl+(fedem)", distance="update-cosine", engine="sequential")  # heads only
+    assert ablation.compared == 3 * 10 * HEAD
 
 
 @pytest.mark.parametrize(

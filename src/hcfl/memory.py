@@ -18,11 +18,18 @@ from hcfl.local import ClusterModels
 from hcfl.machine import free_memory, in_words
 from hcfl.method import Method
 from hcfl.models import Network
+from hcfl.tiers.distance import Evidence
 
 FLOAT = torch.float32.itemsize
 
 SIDE_BY_SIDE = 3
 """Copies of a model while it is trained: its parameters, their gradients, their velocity."""
+
+VECTORS: frozenset[Evidence] = frozenset({"updates", "whole updates", "models"})
+"""What clients are compared by, if it is what they trained."""
+
+COMPARED = 3
+"""Copies of it that lie beside each other then: what was trained, what it started from, the difference."""
 
 
 @dataclass(frozen=True)
@@ -37,11 +44,13 @@ class Estimate:
     """Models, gradients and activations of those who train at one time."""
     updates: int
     """Trained models of all participants of a round."""
+    compared: int = 0
+    """The same once more, as vectors, where clients are compared by them."""
 
     @property
     def total(self) -> int:
-        """The largest moment: some train, or all that was trained is put together, which takes it twice."""
-        return self.kept + self.inputs + max(self.training, 2 * self.updates)
+        """The largest moment: some train, all that was trained is put together, which takes it twice, or compared."""
+        return self.kept + self.inputs + max(self.training, 2 * self.updates, self.updates + self.compared)
 
 
 def estimate(
@@ -65,12 +74,14 @@ def estimate(
     samples = sum(sizes[-participants:]) if batched else sizes[-1]  # the smallest clients there could be
     own = clients * one if method.local.kept else 0
     first = clients * (extractor + head) if "first updates" in method.needs else 0
+    vector = extractor + head if not shared or "whole updates" in method.needs else head
     start = participants * one if batched and not shared else 0
     return Estimate(
         kept=(extractor if shared else clusters * extractor) + clusters * head + own + first,
         inputs=samples * values * stored,
         training=start + at_once * (SIDE_BY_SIDE * row + batch * _activations(network, federation.shape)),
         updates=participants * one,
+        compared=COMPARED * participants * vector if VECTORS & method.needs else 0,
     )
 
 
@@ -92,7 +103,12 @@ def check(network: Network, method: Method, federation: Federation, config: Conf
 def _largest(needed: Estimate, config: Config, method: Method) -> tuple[str, str]:
     """Return the setting behind the largest part, with its value, and what to change."""
     smaller = "or a smaller model"
-    parts = {"kept": needed.kept, "inputs": needed.inputs, "training": needed.training, "updates": 2 * needed.updates}
+    parts = {
+        "kept": needed.kept,
+        "inputs": needed.inputs,
+        "training": needed.training,
+        "updates": max(2 * needed.updates, needed.updates + needed.compared),
+    }
     largest = max(parts, key=lambda name: parts[name])
     if largest == "kept":
         return f"method.clusters = {method.clusters or 'one per client'}", f"fewer clusters {smaller}"
