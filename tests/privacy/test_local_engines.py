@@ -10,7 +10,7 @@ from hcfl.engines import Batched, Private, Sequential
 from hcfl.methods import build
 from hcfl.privacy.accounting import epsilon_of
 from hcfl.privacy.rules import settled
-from helpers import blobs, play
+from helpers import blobs, play, start
 
 SILENT = {
     "central-dp": PrivacyConfig(mode="central-dp", clip=1e3, noise_multiplier=1e-12, delta=1e-5),
@@ -68,17 +68,25 @@ def test_engines_draw_the_same_noise_and_seeds_other_noise(alike, mode, name):
         same_models(runs[0], plain, 1e-4)
 
 
-def test_the_mean_has_the_noise_of_the_server(alike):
-    """σ = z·clip in the sum, so z·clip/n in the mean of n clients."""
-    method = build("fedavg")
-    privacy = PrivacyConfig(mode="central-dp", clip=1e-9, noise_multiplier=6e9, delta=1e-5)  # only noise is left
-    after, _ = play(alike, method, 1, engine=Private(Sequential(), privacy))
-    from helpers import start
-
-    _, before = start(alike, method)
-    noise = (after.server.ensemble.extractors["1.weight"] - before.extractors["1.weight"]).flatten()
-    assert float(noise.std()) == pytest.approx(6 / 12, rel=0.05)
-    assert abs(float(noise.mean())) < 5 * 0.5 / len(noise) ** 0.5
+@pytest.mark.parametrize(
+    ("mode", "name", "expected"),
+    [
+        ("central-dp", "fedavg", 6 / 12),  # σ = z·clip in the sum, so z·clip/n in the mean of n clients
+        ("local-dp", "fedavg", 2 * 6 / 12**0.5),  # 2z·clip by every client, so 2z·clip/√n in the mean
+        ("local-dp", "cfl", 2 * 6 / 12**0.5),
+    ],
+)
+def test_every_round_and_every_client_has_noise_of_its_own(alike, mode, name, expected):
+    method = build(name)
+    privacy = PrivacyConfig(mode=mode, clip=1e-9, noise_multiplier=6e9, delta=1e-5)  # nothing is left but noise
+    _, start_models = start(alike, method)
+    after = [play(alike, method, number, engine=Private(Sequential(), privacy))[0].server.ensemble for number in (1, 2)]
+    before, one, two = (models.extractors["1.weight"].flatten() for models in (start_models, *after))
+    for noise in (one - before, two - one):
+        assert float(noise.std()) == pytest.approx(expected, rel=0.06)
+        assert abs(float(noise.mean())) < 5 * expected / len(noise) ** 0.5
+    alike_noise = float(((one - before) * (two - one)).mean()) / expected**2
+    assert abs(alike_noise) < 5 / len(one) ** 0.5
 
 
 def test_a_run_can_be_repeated_and_says_what_it_spent(tmp_path):
