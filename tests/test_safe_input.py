@@ -232,3 +232,10 @@ def test_code_that_a_file_names_runs_only_where_somebody_says_so(tmp_path, monke
 
     assert hcfl.load("o", model=lambda shape, classes: mlp(shape, classes, (8,))).clusters == (0,)
     assert not marker.exists()
+
+
+@pytest.mark.parametrize("command", [["data"], ["report"], ["resume"], ["export"], ["assign", "--data", "x.npz"]])
+def test_names_that_no_file_can_have(command, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    assert main([command[0], "x" * 300, *command[1:]]) == 2
+    assert capsys.readouterr().err.count("\n") == 1

@@ -7,6 +7,7 @@ from hcfl.config import Config, ModelConfig
 from hcfl.ensemble import Ensemble
 from hcfl.errors import InputError
 from hcfl.experiment import method_of, model_builder
+from hcfl.files.there import is_file, is_folder
 from hcfl.json_files import read_object
 from hcfl.method import Method
 from hcfl.models import IMAGE_NETWORKS, Builder, Network, Pair, parameters_of
@@ -26,7 +27,7 @@ def load(
     Where the folder names code of its own (`FILE.py:CLASS`), it runs only with `allow_code`.
     """
     path = Path(path)
-    if not (path / run_folder.CONFIG).is_file() or not (path / run_folder.CHECKPOINT).is_dir():
+    if not is_file(path / run_folder.CONFIG) or not is_folder(path / run_folder.CHECKPOINT):
         raise InputError(f"run = {str(path)!r}: is not the folder of a run that ended")
     if not (path / run_folder.CHECKPOINT / checkpoint.OUTLINE_FILE).exists():
         raise InputError(f"run = {str(path)!r}: has no {checkpoint.OUTLINE_FILE} yet; `hcfl resume` ends the run")

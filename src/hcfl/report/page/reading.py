@@ -8,6 +8,7 @@ from pathlib import Path
 from hcfl import run_folder
 from hcfl.config import Config
 from hcfl.errors import InputError
+from hcfl.files.there import is_file
 from hcfl.json_files import read_object
 from hcfl.report.page import matrices
 from hcfl.run_folder import Row
@@ -47,7 +48,7 @@ class Folder:
 def read(path: Path) -> Folder:
     """Read a run folder; one that was interrupted may lack what is written at the end."""
     for name in (run_folder.CONFIG, run_folder.METRICS):
-        if not (path / name).is_file():
+        if not is_file(path / name):
             raise InputError(f"run = {str(path)!r}: is not a run folder, it has no {name}")
     config = Config.load(path / run_folder.CONFIG)
     metrics, events, splits = (_checked(path, name) for name in run_folder.LOGS)
