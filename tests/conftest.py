@@ -1,5 +1,7 @@
 """Small federations that tests share."""
 
+import os
+
 import pytest
 import torch
 from hypothesis import settings
@@ -9,7 +11,8 @@ from helpers import blobs
 
 # How long an example takes says something about the machine, not about the code.
 settings.register_profile("hcfl", deadline=None)
-settings.load_profile("hcfl")
+settings.register_profile("full", deadline=None, max_examples=2000)
+settings.load_profile("full" if os.environ.get("HYPOTHESIS_PROFILE") == "full" else "hcfl")
 
 
 @pytest.fixture(autouse=True)

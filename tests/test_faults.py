@@ -287,6 +287,10 @@ def test_poisoners_are_the_same_in_every_round_and_others_send_what_they_always_
         ({"faults": "dorp=0.1"}, r"faults = 'dorp=0.1': there is no fault dorp; there are drop, drop_after, .*factor$"),
         ({"faults": {"drop": 0.7, "nan": 0.4}}, r"faults = .*: the shares drop=0.7, nan=0.4 must sum up to at most 1$"),
         ({"faults": "flip=0.7,scale=0.4"}, r"faults = .*: the shares flip=0.7, scale=0.4 must sum up to at most 1$"),
+        (
+            {"faults": "nan=0.1", "method": "fedavg", "privacy": "local-dp"},
+            r"faults: need uploads .*privacy.mode is local-dp$",
+        ),
         ({"faults": "prototypes=0.1", "method": "fedavg"}, r"faults.prototypes = 0.1: fedavg compares no prototypes"),
         ({"faults": "nan=0.1", "engine": "flower"}, r"faults: are simulated by the engines sequential and batched"),
         ({"aggregation": "median", "method": "local"}, r"method local .*: every client keeps a model of its own, so"),

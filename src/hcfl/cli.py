@@ -12,7 +12,7 @@ from typing import NoReturn
 from rich.console import Console
 
 from hcfl import __version__, cli_comparison, cli_runs, cli_theory
-from hcfl.cli_settings import add_settings, changes_of, config_of, count
+from hcfl.cli_settings import add_allow_code, add_settings, changes_of, config_of, count
 from hcfl.config import from_flat
 from hcfl.errors import InputError, SavingError
 
@@ -55,6 +55,7 @@ def build_parser() -> argparse.ArgumentParser:
     resume = commands.add_parser("resume", help="go on with a run that was interrupted", allow_abbrev=False)
     resume.add_argument("folder", metavar="FOLDER", type=Path, help="its run folder")
     resume.add_argument("--track", metavar="NAME", action="append", default=[], help=TRACK_HELP)
+    add_allow_code(resume, "the folder")
     cli_runs.add_commands(commands)
     cli_comparison.add_commands(commands)
     cli_theory.add_commands(commands)
@@ -137,7 +138,7 @@ def _run(arguments: argparse.Namespace, console: Console) -> None:
 def _resume(arguments: argparse.Namespace, console: Console) -> None:
     from hcfl.report.show import resume_and_show
 
-    resume_and_show(arguments.folder, console, arguments.track)
+    resume_and_show(arguments.folder, console, arguments.track, arguments.allow_code)
 
 
 def _demo(arguments: argparse.Namespace, console: Console) -> None:

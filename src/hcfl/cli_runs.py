@@ -6,6 +6,7 @@ from typing import Any
 
 from rich.console import Console
 
+from hcfl.cli_settings import add_allow_code
 from hcfl.errors import InputError
 
 
@@ -21,17 +22,19 @@ def add_commands(commands: Any) -> None:
     export.add_argument("--cluster", metavar="K", help="the model of this cluster, or")
     export.add_argument("--client", metavar="ID", help="the mixture, or the own model, of this client")
     export.add_argument("--format", help="onnx, torchscript or safetensors (default: what the file's name says)")
+    for command in (assign, export):
+        add_allow_code(command, "the folder")
     export.add_argument("--out", metavar="FILE", type=Path, help="the file (default: in the run folder)")
 
 
 def assign(arguments: argparse.Namespace, console: Console) -> None:
     """Show where a newcomer belongs."""
-    from hcfl.data.sources import load_npz
+    from hcfl.files import npz
     from hcfl.loading import load
     from hcfl.report.assignment import show
 
-    run = load(arguments.folder)
-    arrays = load_npz(arguments.data, "data")
+    run = load(arguments.folder, allow_code=arguments.allow_code)
+    arrays = npz.read(arguments.data, "data")
     if "x" not in arrays or not arrays.keys() <= {"x", "y"}:
         raise InputError(
             f"data = {str(arguments.data)!r}: has {', '.join(arrays) or 'no arrays'}, "
@@ -45,7 +48,7 @@ def export(arguments: argparse.Namespace, console: Console) -> None:
     from hcfl.export import SUFFIXES
     from hcfl.loading import load
 
-    run = load(arguments.folder)
+    run = load(arguments.folder, allow_code=arguments.allow_code)
     out = arguments.out
     if out is None:
         whose = f"client-{arguments.client}" if arguments.client is not None else f"cluster-{arguments.cluster or 0}"

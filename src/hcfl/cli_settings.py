@@ -7,6 +7,7 @@ from typing import Any
 
 from hcfl.config import Config, assign, field_at, flat_fields
 from hcfl.errors import InputError
+from hcfl.plugins import check_trusted
 from hcfl.yaml_files import read_yaml
 
 
@@ -25,6 +26,7 @@ def add_settings(parser: argparse.ArgumentParser, sections: Sequence[str] = ()) 
             help=f"{field.description}{default}".replace("%", "%%"),
         )
     parser.add_argument("--config", metavar="FILE", type=Path, help="a YAML file; flags win over it")
+    add_allow_code(parser, "the file")
     parser.add_argument(
         "--set",
         metavar="A.B=C",
@@ -34,9 +36,15 @@ def add_settings(parser: argparse.ArgumentParser, sections: Sequence[str] = ()) 
     )
 
 
+def add_allow_code(parser: argparse.ArgumentParser, what: str) -> None:
+    """Add the flag without which code that a file names does not run."""
+    parser.add_argument("--allow-code", action="store_true", help=f"run the Python code that {what} names, if it does")
+
+
 def config_of(arguments: argparse.Namespace, changes: Sequence[tuple[str, Any]] = ()) -> Config:
     """Read the file, then flags, then `--set`, then changes; what comes later wins."""
     values: dict[str, Any] = {} if arguments.config is None else read_yaml(arguments.config)
+    check_trusted(f"config {arguments.config}", values, arguments.allow_code)
     if getattr(arguments, "method", None) is not None:
         in_file = values.get("method")
         if isinstance(in_file, dict) and in_file.get("name") != arguments.method:

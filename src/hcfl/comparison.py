@@ -212,7 +212,9 @@ class Comparison:
         """The runs of each row, one for each seed."""
         from hcfl.loading import load
 
-        return {cell.label: [load(task.folder) for task in cell.tasks] for cell in self.cells}
+        return {
+            cell.label: [load(task.folder, allow_code=task.names_code) for task in cell.tasks] for cell in self.cells
+        }
 
 
 def finished(cells: Sequence[Cell], workers: int | None, on_done: Callable[[Task, int, int], None]) -> Comparison:

@@ -18,6 +18,7 @@ from hcfl import averages, plugins, tiers
 from hcfl.errors import InputError
 from hcfl.local import ClusterModels, LocalTraining, OwnModel
 from hcfl.method import Method, words
+from hcfl.yaml_files import MALFORMED
 
 CHOICES: dict[str, tuple[type, ...]] = {
     "formulation": (tiers.Conditional, tiers.Correlation, tiers.Joint),
@@ -130,7 +131,7 @@ def _arguments(field: str, text: str, arguments: str) -> dict[str, Any]:
             raise InputError(f"{field} = {text!r}: {argument.strip()!r} must look like setting=value")
         try:
             pairs[key.strip()] = yaml.safe_load(value)
-        except yaml.YAMLError:
+        except MALFORMED:
             raise InputError(f"{field} = {text!r}: {value.strip()!r} is not a value") from None
     return pairs
 

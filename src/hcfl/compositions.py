@@ -42,7 +42,7 @@ PART["local"] = {
 }
 
 
-class _Unchecked(Method):
+class Unchecked(Method):
     """Choices that may or may not make a method."""
 
     def __post_init__(self) -> None:
@@ -72,7 +72,7 @@ def pairs() -> tuple[Pair, ...]:
 def _try(parts: tuple[str, ...], names: tuple[str, ...]) -> Pair:
     always: set[str] | None = None
     for choices in _completions(dict(zip(parts, names, strict=True))):
-        reasons = conflicts(_Unchecked(**choices))
+        reasons = conflicts(Unchecked(**choices))
         if not reasons:
             method = Method(**choices, name=" with ".join(names))
             return Pair((parts[0], parts[1]), (names[0], names[1]), method)

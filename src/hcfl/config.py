@@ -17,7 +17,7 @@ from hcfl.errors import InputError
 from hcfl.fault_settings import AdmissionConfig, FaultsConfig
 from hcfl.precision import Precision
 from hcfl.section import Section
-from hcfl.yaml_files import read_yaml
+from hcfl.yaml_files import parse, read_yaml
 
 
 class DataConfig(Section):
@@ -150,15 +150,18 @@ class PrivacyConfig(Section):
 
     mode: Mode = Field(
         "none",
-        description="engine flower: none, local-dp (clients add noise), central-dp (the server does), "
-        "or secagg (the server sees sums only)",
+        description="none, local-dp (clients add noise), central-dp (the server does), "
+        "or, on engine flower, secagg (the server sees sums only)",
     )
     clip: float | None = Field(
         None, gt=0, description="local-dp, central-dp: how far one client can move the models; default 1"
     )
     epsilon: float | None = Field(None, gt=0, le=1, description="local-dp: ε of one upload; default 1")
     noise_multiplier: float | None = Field(
-        None, gt=0, description="central-dp: deviation of the noise, in units of clip; default 1"
+        None,
+        gt=0,
+        description="deviation of the noise, in units of what one client can change; central-dp: default 1, "
+        "local-dp: instead of epsilon",
     )
     delta: float | None = Field(None, gt=0, lt=1, description="local-dp, central-dp: δ; default 1e-5")
 
@@ -211,7 +214,7 @@ class Config(Section):
     @classmethod
     def from_yaml(cls, text: str) -> Self:
         """Read what `to_yaml` returned."""
-        return cls.parse(yaml.safe_load(text))
+        return cls.parse(parse(text, "config"))
 
     def updated(self, section: str, **values: Any) -> Self:
         """Return a copy with some fields of one section set."""

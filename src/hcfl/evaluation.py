@@ -1,7 +1,7 @@
 """Measurement: Val, Test, clustering quality against the truth, and the cost ledger (spec §8)."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from typing import Literal
 
 import numpy as np
@@ -66,6 +66,15 @@ def val_accuracy(
             mine = Scaled(inputs[at.to(inputs.device)], federation.scaling)
             scores[at.to(scores.device)] = class_log_probs(network, known.own, mine)[:, 0]
     return _accuracy(scores, federation.y[rows])
+
+
+def as_clients_know(state: ServerState, clients: Mapping[int, ClientState]) -> ServerState:
+    """Return the server's state with everybody's own weights, where they told the server less."""
+    weights = state.weights.clone()
+    for client, known in clients.items():
+        missed = [change for change in state.changes if change.round >= known.round]
+        weights[client] = follow(known.weights, known.clusters, missed, client).client[0]
+    return replace(state, weights=weights)
 
 
 def _components(method: Method, state: ServerState, clients: Mapping[int, ClientState]) -> Tensor:

@@ -11,11 +11,11 @@ from typing import Any
 import torch
 from torch import nn
 
-from hcfl import compose, flower, methods, plugins, rng, rounds, run_folder, trackers
+from hcfl import compose, flower, memory, methods, plugins, rng, rounds, run_folder, trackers
 from hcfl.admission import Admission
 from hcfl.config import Config, MethodConfig, ModelConfig, flat_fields, from_flat
 from hcfl.data import Federation, build
-from hcfl.engines import Batched, Sequential
+from hcfl.engines import Batched, Private, Sequential
 from hcfl.ensemble import initialise
 from hcfl.errors import InputError
 from hcfl.faults import with_faults
@@ -64,7 +64,12 @@ def prepare(
         config = config.updated("model", name="custom")
 
     with rng.scoped(config.seed, "check model"):
-        check_pair(_example(model, federation), federation.shape, federation.classes)
+        template = check_pair(_example(model, federation), federation.shape, federation.classes)
+    check_model(config, template)
+    check_precision(config.precision, device)
+    config = with_threads(with_local_steps(config, federation), template, device)
+    config = with_engine(config, template, device)
+    memory.check(template, method, federation, config, device)
     network, ensemble = initialise(
         model,
         federation.shape,
@@ -74,11 +79,7 @@ def prepare(
         config.seed,
         identical=isinstance(method.weighting, Assigned),
     )
-    check_model(config, network)
-    check_precision(config.precision, device)
     network = replace(network, half=config.precision == "bf16")
-    config = with_threads(with_local_steps(config, federation), network, device)
-    config = with_engine(config, network, device)
     training = config.training
     assert training.batch is not None
     assert training.epochs is not None
@@ -128,12 +129,13 @@ def with_engine(config: Config, network: Network, device: torch.device) -> Confi
 
 
 def engine_of(config: Config) -> Engine:
-    """Return the engine; on Flower every client works by itself, and the apps put the network between."""
-    if config.engine in ("sequential", "flower"):
+    """Return the engine; on Flower every client works by itself, and the apps put the network, and noise, between."""
+    if config.engine == "flower":
         return Sequential()
     if config.compile:
         os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", str(cache.location(config.data.cache_dir) / "compiled"))
-    return Batched(compiled=bool(config.compile))
+    plain = Sequential() if config.engine == "sequential" else Batched(compiled=bool(config.compile))
+    return plain if config.privacy.mode == "none" else Private(plain, config.privacy)
 
 
 SMALL_CLIENT = 128

@@ -141,6 +141,8 @@ def with_faults(engine: Engine, config: Config, federation: Federation, method: 
         return engine
     if config.engine == "flower":
         raise InputError("faults: are simulated by the engines sequential and batched, not by engine flower")
+    if config.privacy.mode != "none":
+        raise InputError(f"faults: need uploads that can be told apart, but privacy.mode is {config.privacy.mode}")
     if faults.prototypes and "prototypes" not in method.needs:
         raise InputError(
             f"faults.prototypes = {faults.prototypes:g}: {method.name} compares no prototypes, so none can be forged"

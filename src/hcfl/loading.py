@@ -1,36 +1,47 @@
 """A run is opened from its folder, without the data it was trained on."""
 
-import json
 from pathlib import Path
 
-from hcfl import checkpoint, rng, run_folder
+from hcfl import checkpoint, plugins, rng, run_folder
 from hcfl.config import Config, ModelConfig
 from hcfl.ensemble import Ensemble
 from hcfl.errors import InputError
 from hcfl.experiment import method_of, model_builder
+from hcfl.files.there import is_file, is_folder
+from hcfl.json_files import read_object
 from hcfl.method import Method
 from hcfl.models import IMAGE_NETWORKS, Builder, Network, Pair, parameters_of
 from hcfl.result import Run
-from hcfl.run_folder import Row
 
 
-def load(path: str | Path, *, model: Builder | Pair | None = None, method: Method | None = None) -> Run:
+def load(
+    path: str | Path,
+    *,
+    model: Builder | Pair | None = None,
+    method: Method | None = None,
+    allow_code: bool = False,
+) -> Run:
     """Open a run that ended.
 
     A model or method that was passed to the run as a Python object is not in its folder, and has to be passed again.
+    Where the folder names code of its own (`FILE.py:CLASS`), it runs only with `allow_code`.
     """
     path = Path(path)
-    if not (path / run_folder.CONFIG).is_file() or not (path / run_folder.CHECKPOINT).is_dir():
+    if not is_file(path / run_folder.CONFIG) or not is_folder(path / run_folder.CHECKPOINT):
         raise InputError(f"run = {str(path)!r}: is not the folder of a run that ended")
     if not (path / run_folder.CHECKPOINT / checkpoint.OUTLINE_FILE).exists():
         raise InputError(f"run = {str(path)!r}: has no {checkpoint.OUTLINE_FILE} yet; `hcfl resume` ends the run")
     config = Config.load(path / run_folder.CONFIG)
+    built = {name for name, part in (("model", model), ("method", method)) if part is not None}
+    plugins.check_trusted(f"run = {str(path)!r}", config.model_dump(exclude=built), allow_code)
     state, scaling = checkpoint.load(path / run_folder.CHECKPOINT)
     known = checkpoint.load_outline(path / run_folder.CHECKPOINT)
     federation = known.outline.federation(config.data, scaling)
     network = rebuild(config.model, federation.shape, federation.classes, model)
     check_fit(network, state.server.ensemble, f"run = {str(path)!r}")
-    rows, summary = run_folder.rows(path, run_folder.METRICS), _summary(path)
+    rows, summary = run_folder.rows(path, run_folder.METRICS), read_object(path / run_folder.SUMMARY)
+    if not rows or not all(isinstance(row.get("round"), int) for row in rows):
+        raise InputError(f"run = {str(path)!r}: {run_folder.METRICS} is damaged, every line must have its round")
     chosen = method or method_of(config.method)
     return Run(path, config, federation, summary, rows, state, chosen, network, known.profiles)
 
@@ -53,11 +64,3 @@ def check_fit(network: Network, ensemble: Ensemble, what: str) -> None:
         found = {name: tuple(tensor.shape[1:]) for name, tensor in stored.items()}
         if wrong := sorted({*built.items()} ^ {*found.items()}):
             raise InputError(f"{what}: its weights do not fit the model, first at {wrong[0][0]}")
-
-
-def _summary(path: Path) -> Row:
-    try:
-        summary: Row = json.loads((path / run_folder.SUMMARY).read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise InputError(f"run = {str(path)!r}: {run_folder.SUMMARY} cannot be read ({error})") from None
-    return summary

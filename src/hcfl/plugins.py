@@ -3,6 +3,7 @@
 import importlib
 import importlib.util
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -30,3 +31,27 @@ def _module(where: str) -> ModuleType:
     sys.modules[name] = module
     spec.loader.exec_module(module)
     return module
+
+
+CODE_FIELDS = {"method": ("formulation", "weighting", "adaptation", "distance", "local"), "model": ("name",)}
+"""Settings, by section, that can name code."""
+
+
+def named(values: Mapping[str, Any]) -> dict[str, str]:
+    """Return the code that nested settings name: the setting's path → what it says."""
+    sections = {name: values.get(name) for name in CODE_FIELDS}
+    given = {
+        f"{name}.{field}": section.get(field)
+        for name, section in sections.items()
+        if isinstance(section, Mapping)
+        for field in CODE_FIELDS[name]
+    }
+    return {path: text for path, text in given.items() if isinstance(text, str) and ":" in text.partition("(")[0]}
+
+
+def check_trusted(where: str, values: Mapping[str, Any], allow_code: bool) -> None:
+    """Refuse code that a file names, unless somebody has said that it may run: files come from others, too."""
+    for path, text in ({} if allow_code else named(values)).items():
+        raise InputError(
+            f"{where}: {path} = {text!r} would run code; if you trust it, add --allow-code (Python: allow_code=True)"
+        )

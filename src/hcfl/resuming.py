@@ -4,7 +4,7 @@ import warnings
 from collections.abc import Callable
 from pathlib import Path
 
-from hcfl import checkpoint, run_folder, trackers
+from hcfl import checkpoint, plugins, run_folder, trackers
 from hcfl.experiment import prepare, simulate
 from hcfl.playing import OnRound, Prepared, Run, play_on
 from hcfl.reopening import held, reopen
@@ -15,13 +15,16 @@ def resume(
     on_round: OnRound | None = None,
     track: trackers.Wanted = (),
     on_note: Callable[[str], None] = warnings.warn,
+    allow_code: bool = False,
 ) -> Run:
     """Play the rounds that a run has left, from its newest whole checkpoint, or from the beginning.
 
     `on_note` is told, in a sentence, what people should know: a checkpoint that was damaged, a run that is complete.
+    Code that its configuration names runs only with `allow_code`: the folder may be somebody else's.
     """
     with held(path):
         opened = reopen(path)
+    plugins.check_trusted(f"run = {str(path)!r}", opened.config.model_dump(), allow_code)
     for note in opened.notes:
         on_note(note)
     config, prepared = opened.config, prepare(opened.config)

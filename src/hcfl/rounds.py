@@ -17,6 +17,7 @@ from hcfl.ensemble import Ensemble
 from hcfl.evaluation import (
     Quality,
     TestResult,
+    as_clients_know,
     bytes_down,
     bytes_up,
     catch_up_newcomers,
@@ -148,8 +149,9 @@ def play_round(setting: Setting, state: RunState, evaluate: bool = True) -> tupl
     newcomers = catch_up_newcomers(state.newcomers, state.server, after)
     val, test = None, TestResult((), newcomers)
     if evaluate:
-        own = update.held_out
-        val = val_accuracy(federation, network, method, after, clients) if own is None else _share(own)
+        own, secret = update.held_out, update.noised or update.sealed is not None
+        known = as_clients_know(after, clients) if secret else after
+        val = val_accuracy(federation, network, method, known, clients) if own is None else _share(own)
         test = test_accuracy(federation, network, method, after, newcomers, setting.newcomers)
     changes = after.changes[len(state.server.changes) :]
     record = Record(

@@ -16,6 +16,7 @@ from hcfl.config import Config
 from hcfl.data import Federation
 from hcfl.errors import InputError, SavingError
 from hcfl.evaluation import Quality
+from hcfl.json_files import read_lines
 from hcfl.quorum import missing_rows
 from hcfl.rounds import Record
 from hcfl.split_distances import split_row
@@ -111,11 +112,7 @@ def metrics_row(record: Record) -> Row:
 
 def rows(path: Path, name: str) -> list[Row]:
     """Read the lines that are complete so far."""
-    try:
-        text = (path / name).read_text(encoding="utf-8")
-    except FileNotFoundError:
-        return []
-    return [json.loads(line) for line in text.splitlines(keepends=True) if line.endswith("\n")]
+    return read_lines(path / name)
 
 
 def record_of(path: Path, row: Row, changed: bool) -> Record:

@@ -136,6 +136,8 @@ class Update:
     """Bytes of all uploads where only their sum was opened: then rows are means, and nobody's weights are known."""
     missing: tuple[Missing, ...] = ()
     """Who was asked, too, and is not among them."""
+    noised: bool = False
+    """Whether participants have put noise into all of it: then they know their weights better than the server."""
 
     @staticmethod
     def of_nobody(broadcast: Broadcast) -> "Update":
@@ -181,6 +183,7 @@ class Update:
             moments=total(moments) if moments else None,
             held_out=torch.cat(held_out) if held_out else None,
             missing=tuple(one for update in updates for one in update.missing),
+            noised=all(update.noised for update in updates),
         )
 
     @property

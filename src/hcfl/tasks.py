@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from hcfl import run_folder, whole_file
+from hcfl import plugins, run_folder, whole_file
 from hcfl.config import Config
 from hcfl.errors import InputError, SavingError
 from hcfl.experiment import execute, prepare
@@ -42,6 +42,11 @@ class Task:
             return isinstance(self.result(), dict)
         except (OSError, ValueError):
             return False
+
+    @property
+    def names_code(self) -> bool:
+        """Whether whoever asks for it wants code of their own to run."""
+        return bool(plugins.named(self.config.model_dump()))
 
     def result(self) -> dict[str, Any]:
         """Return what it found."""
@@ -90,7 +95,7 @@ def _finished(task: Task, threads: int | None, on_round: OnRound | None) -> Run:
     """Play the task's run to its end: from its checkpoint, or, where its folder cannot be used, anew."""
     if (task.folder / run_folder.CONFIG).exists():
         try:
-            return resume(task.folder, on_round, on_note=lambda note: None)
+            return resume(task.folder, on_round, on_note=lambda note: None, allow_code=task.names_code)
         except SavingError:
             raise
         except InputError:

@@ -20,6 +20,16 @@ def test_epsilon_is_what_dp_accounting_gives(noise, releases, epsilon):
     assert epsilon_of(1e-5, noise, releases) == pytest.approx(epsilon, rel=1e-7)
 
 
+@pytest.mark.parametrize(("noise", "releases", "delta"), [(1.0, 30, 1e-5), (0.3, 7, 1e-6), (8.0, 200, 1e-9)])
+def test_epsilon_is_what_dp_accounting_gives_where_it_is_installed(noise, releases, delta):
+    """It is no dependency: it holds `attrs` back at 23, and the sum of Gaussians needs no numerical integral."""
+    dp_event = pytest.importorskip("dp_accounting.dp_event")
+    pld = pytest.importorskip("dp_accounting.pld.pld_privacy_accountant")
+    accountant = pld.PLDAccountant(value_discretization_interval=1e-4)
+    accountant.compose(dp_event.GaussianDpEvent(noise), releases)
+    assert epsilon_of(delta, noise, releases) == pytest.approx(accountant.get_epsilon(delta), rel=1e-3)
+
+
 @given(st.floats(0.3, 20), st.integers(1, 500), st.floats(1e-9, 0.1))
 def test_epsilon_and_delta_belong_together(noise, releases, delta):
     epsilon = epsilon_of(delta, noise, releases)

@@ -6,7 +6,7 @@ import pytest
 
 from hcfl.config import Config, from_flat
 from hcfl.errors import InputError
-from hcfl.experiment import prepare
+from hcfl.experiment import method_of, prepare
 from hcfl.methods import METHODS, build
 from hcfl.privacy.rules import OPTIONS, mass_is_public, refusal, settled, table
 
@@ -31,6 +31,9 @@ REASONS = {
     "hcfl+(fedsoft)": "by their prototypes",
     "hcfl++": "by their prototypes",
 }
+COMPARED = {name for name in REASONS if name not in ("local", "pacfl")}
+"""Whose clients can put noise into all that the server compares them by."""
+
 PRIVATE = ("fedavg", "ifca", "fesem", "fedem", "fedgmm", "fedrc", "fedsoft")
 
 
@@ -43,6 +46,11 @@ def test_every_method_is_decided_on():
 def test_what_a_method_needs_decides(name, mode):
     config, method = from_flat(method=name, privacy=mode, engine="flower"), build(name)
     reason = REASONS.get(name) or ("embedded inputs" if name == "fedgmm" and mode != "secagg" else None)
+    if name in COMPARED and mode == "local-dp":
+        assert refusal(method, mode, on_flower=False) is None
+        assert "engine sequential or batched can" in refusal(method, mode)
+    else:
+        assert refusal(method, mode, on_flower=False) == refusal(method, mode)
     if reason is None:
         assert refusal(method, mode) is None
         assert {name: getattr(settled(config, method).privacy, name) for name in OPTIONS[mode]} == OPTIONS[mode]
@@ -67,8 +75,8 @@ def test_hcfl_plus_with_a_fixed_number_of_clusters_can():
     [
         ({"privacy": "secagg"}, "privacy.mode = 'secagg': is for engine flower, not for engine auto"),
         (
-            {"privacy": "local-dp", "engine": "batched"},
-            "privacy.mode = 'local-dp': is for engine flower, not for engine",
+            {"privacy": "secagg", "engine": "batched"},
+            "privacy.mode = 'secagg': is for engine flower, not for engine batched: masks are for messages",
         ),
         (
             {"privacy": "secagg", "engine": "flower", "clip": 2},
@@ -76,8 +84,12 @@ def test_hcfl_plus_with_a_fixed_number_of_clusters_can():
         ),
         ({"epsilon": 0.5}, "privacy.epsilon = 0.5: is a setting of local-dp, but privacy.mode is none"),
         (
-            {"privacy": "local-dp", "engine": "flower", "noise_multiplier": 1},
-            "privacy.noise_multiplier = 1: is a setting of central-dp, but privacy.mode is local-dp",
+            {"privacy": "secagg", "engine": "flower", "noise_multiplier": 1},
+            "privacy.noise_multiplier = 1: is a setting of local-dp and central-dp, but privacy.mode is secagg",
+        ),
+        (
+            {"privacy": "local-dp", "epsilon": 1, "noise_multiplier": 1},
+            "privacy.noise_multiplier = 1: privacy.epsilon says already how much noise there is",
         ),
         ({"privacy": "fully"}, "privacy.mode = 'fully': should be 'none', 'local-dp', 'central-dp' or 'secagg'"),
         ({"privacy": "local-dp", "epsilon": 3}, "privacy.epsilon = 3: should be less than or equal to 1"),
@@ -89,6 +101,19 @@ def test_settings_that_make_no_sense_are_refused(settings, sentence):
     with pytest.raises(InputError) as error:
         settled(from_flat(method="fedavg", **settings), build("fedavg"))
     assert str(error.value).startswith(sentence)
+
+
+@pytest.mark.parametrize(
+    ("changes", "sentence"),
+    [
+        ({"distance": "feature-norm-distance"}, "compares single clients by their feature norms, which have no bound"),
+        ({"local": "own-model(kept=false)"}, "lets one model of each client count in several clusters"),
+    ],
+)
+def test_what_noise_cannot_hide_is_refused_wherever_it_is_simulated(changes, sentence):
+    config = from_flat(method="hcfl+(fedem)", privacy="local-dp", **changes)
+    with pytest.raises(InputError, match=sentence):
+        settled(config, method_of(config.method))
 
 
 def test_noise_and_running_statistics_do_not_go_together():

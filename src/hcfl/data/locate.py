@@ -7,6 +7,7 @@ from pathlib import Path
 from hcfl.config import DataConfig
 from hcfl.errors import InputError
 from hcfl.files import cache, hub
+from hcfl.files.there import is_folder
 
 HUB = {
     "cifar10": "uoft-cs/cifar10",
@@ -42,11 +43,11 @@ def find(config: DataConfig) -> Path:
     else:
         repository = HUB.get(source, "")
         names = FOLDERS.get(source, (source,))
-        if not repository and Path(source).is_dir():
+        if not repository and is_folder(Path(source)):
             return Path(source)
     for place in (home, SYSTEM):
         for name in names:
-            if (place / name).is_dir():
+            if is_folder(place / name):
                 return place / name
     if not repository:
         raise InputError(

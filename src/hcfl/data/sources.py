@@ -5,7 +5,6 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any, Literal
-from zipfile import ZipFile
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,7 +12,7 @@ from numpy.typing import NDArray
 from hcfl.config import DataConfig
 from hcfl.data import locate
 from hcfl.errors import InputError
-from hcfl.files import cache, idx, image_folder, parquet
+from hcfl.files import cache, idx, image_folder, npz, parquet
 
 Kind = Literal["image", "series", "vector"]
 
@@ -88,23 +87,9 @@ def _reader(folder: Path, resize: int | None) -> tuple[list[Path], Callable[[], 
     return found.files, partial(image_folder.read, found, resize)
 
 
-def load_npz(path: Path, name: str = "data.source") -> dict[str, NDArray[Any]]:
-    """Read a file of arrays; nothing in it can run code. `name` is the setting that named it."""
-    try:
-        with path.open("rb") as file, ZipFile(file):
-            file.seek(0)
-            archive = np.load(file, allow_pickle=False)
-            return {key: archive[key] for key in archive.files}
-    except FileNotFoundError:
-        raise InputError(f"{name} = {str(path)!r}: there is no such file") from None
-    except Exception as error:  # a damaged archive can raise nearly anything; none of it is the program's fault
-        reason = f"{type(error).__name__}: {error}".splitlines()[0]
-        raise InputError(f"{name} = {str(path)!r}: cannot be read as .npz without objects ({reason})") from None
-
-
 def read_npz(path: Path, kind: str) -> Samples:
     """Read a user's own arrays."""
-    arrays = load_npz(path)
+    arrays = npz.read(path)
     known = ("x", "y", "client", "concept", "test")
     for key in ("x", "y"):
         if key not in arrays:

@@ -83,7 +83,7 @@ def _load(folder: Path) -> Entry | None:
     try:
         said = json.loads((folder / FACTS).read_text(encoding="utf-8"))
         expected = said["checksums"]
-        if said["checksum"] != _facts_checksum(expected, said["facts"]):
+        if said["checksum"] != _facts_checksum(expected, said["facts"]) or not all(map(str.isidentifier, expected)):
             return None
         arrays = {name: np.load(folder / f"{name}.npy", mmap_mode="c", allow_pickle=False) for name in expected}
         intact = all(_checksum(array) == expected[name] for name, array in arrays.items())

@@ -1,6 +1,8 @@
 """The four files of MNIST and its relatives, as their authors distribute them."""
 
 import gzip
+import zlib
+from math import prod
 from pathlib import Path
 
 import numpy as np
@@ -8,6 +10,7 @@ from numpy.typing import NDArray
 
 from hcfl.errors import InputError
 from hcfl.files.cache import Entry
+from hcfl.files.room import check_room
 
 FILES = ("train-images-idx3-ubyte", "train-labels-idx1-ubyte", "t10k-images-idx3-ubyte", "t10k-labels-idx1-ubyte")
 
@@ -40,12 +43,19 @@ def read(paths: list[Path]) -> Entry:
 
 def _array(path: Path) -> NDArray[np.uint8]:
     """Read one file: two zeros, the type (8 = bytes), the number of axes, their lengths, the values."""
-    try:
-        data = gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
-    except (OSError, EOFError, ValueError) as error:
-        raise InputError(f"{path}: cannot be read ({str(error).splitlines()[0]})") from None
     axes = 3 if "idx3" in path.name else 1
-    shape = np.frombuffer(data[4 : 4 + 4 * axes], ">u4").tolist()
-    if data[:4] != bytes((0, 0, 8, axes)) or len(data) != 4 + 4 * axes + int(np.prod(shape)) or 0 in shape:
-        raise InputError(f"{path}: is not a complete idx file of bytes with {axes} axes")
-    return np.frombuffer(data, np.uint8, offset=4 + 4 * axes).reshape(shape)
+    wrong = f"{path}: is not a complete idx file of bytes with {axes} axes"
+    try:
+        with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file:
+            header = file.read(4 + 4 * axes)
+            if header[:4] != bytes((0, 0, 8, axes)) or len(header) != 4 + 4 * axes:
+                raise InputError(wrong)
+            shape = np.frombuffer(header[4:], ">u4").tolist()
+            check_room(str(path), prod(shape))
+            data = file.read(prod(shape) + 1)  # one more: what is too long is not complete either
+    except (OSError, EOFError, zlib.error) as error:
+        reason = (str(error).splitlines() or [type(error).__name__])[0]
+        raise InputError(f"{path}: cannot be read ({reason})") from None
+    if len(data) != prod(shape) or 0 in shape:
+        raise InputError(wrong)
+    return np.frombuffer(data, np.uint8).reshape(shape)

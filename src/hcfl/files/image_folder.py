@@ -10,7 +10,7 @@ from PIL import Image
 
 from hcfl.errors import InputError
 from hcfl.files.cache import Entry
-from hcfl.files.images import CHUNK, Chunk, decode_chunk, join
+from hcfl.files.images import CHUNK, FORMATS, Chunk, decode_chunk, join
 from hcfl.files.workers import each
 
 TRAIN, TEST = ("train", "training"), ("test", "testing", "val", "valid", "validation")
@@ -76,4 +76,4 @@ def _folders(folder: Path) -> list[Path]:
 
 def _is_image(path: Path) -> bool:
     Image.init()
-    return not path.name.startswith(".") and path.suffix.lower() in Image.EXTENSION and path.is_file()
+    return not path.name.startswith(".") and Image.EXTENSION.get(path.suffix.lower()) in FORMATS and path.is_file()

@@ -11,8 +11,12 @@ from numpy.typing import NDArray
 from PIL import Image, ImageOps
 
 from hcfl.errors import InputError
+from hcfl.files.room import check_room
 
 Pixels = NDArray[np.uint8]
+
+FORMATS = ("BMP", "GIF", "JPEG", "PNG", "PPM", "TIFF", "WEBP")
+"""Pictures that are decoded here, whatever their names say; of Pillow's others, some start other programs."""
 
 CHUNK = 1000
 """Images that are decoded in one go: enough to keep a worker busy, few enough to share the work out."""
@@ -30,7 +34,7 @@ class Chunk:
 def decode(name: str, encoded: bytes | Path, resize: int | None) -> Pixels:
     """Decode one image: (H, W, 1) where it is grey, (H, W, 3) otherwise; transparency is dropped."""
     try:
-        with Image.open(BytesIO(encoded) if isinstance(encoded, bytes) else encoded) as file:
+        with Image.open(BytesIO(encoded) if isinstance(encoded, bytes) else encoded, formats=FORMATS) as file:
             image: Image.Image = ImageOps.exif_transpose(file) if "exif" in file.info else file
             if image.mode[0] in "IF":
                 raise ValueError(f"its pixels have more than 8 bits, mode {image.mode}")
@@ -49,7 +53,8 @@ def decode_chunk(images: Iterable[tuple[str, bytes | Path]], resize: int | None)
     """Decode some images, at least one."""
     first, pixels = "", list[Pixels]()
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # a palette with transparency, or a very large picture
+        warnings.simplefilter("ignore")  # a palette with transparency
+        warnings.simplefilter("error", Image.DecompressionBombWarning)  # a small file that is a very large picture
         for name, encoded in images:
             pixels.append(decode(name, encoded, resize))
             first = first or name
@@ -64,6 +69,7 @@ def join(chunks: Iterable[Chunk], total: int) -> Pixels:
     first, at = None, 0
     for chunk in chunks:
         if first is None:
+            check_room(chunk.first, total * chunk.pixels[0].size)
             first, pixels = chunk.first, np.empty((total, *chunk.pixels.shape[1:]), np.uint8)
         _same_size(pixels[0], first, chunk.pixels[0], chunk.first)
         if chunk.pixels.shape[-1] > pixels.shape[-1]:

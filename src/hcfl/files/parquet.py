@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from hcfl.errors import InputError
 from hcfl.files.cache import Entry
 from hcfl.files.images import Chunk, decode_chunk, join
+from hcfl.files.room import check_room
 from hcfl.files.workers import each
 
 SPLIT = re.compile(r"(?<![a-z])(train|test|valid|val|dev)(?:ing|ation)?(?![a-z])")
@@ -48,6 +49,7 @@ def read(folder: Path, paths: list[Path], resize: int | None, workers: int | Non
     if not any(not part.test for part in parts):
         raise InputError(f"{folder}: its parquet files hold no training samples")
     total = sum(part.rows for part in parts)
+    check_room(str(folder), total * np.dtype(np.int64).itemsize)
     labels = list[NDArray[np.int64]]()
 
     def chunks() -> Any:
@@ -119,7 +121,9 @@ def _open(path: Path) -> Any:
 
 def _row_group(part: Part, group: int, resize: int | None) -> tuple[Chunk | None, NDArray[np.int64]]:
     try:
-        table = _open(part.path).read_row_group(group, columns=[part.image, part.label])
+        file = _open(part.path)
+        check_room(str(part.path), file.metadata.row_group(group).total_byte_size)
+        table = file.read_row_group(group, columns=[part.image, part.label])
         encoded = table.column(part.image).combine_chunks().field("bytes").to_pylist()
         labels = table.column(part.label).to_numpy()
     except InputError:

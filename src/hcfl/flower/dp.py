@@ -18,7 +18,7 @@ from torch import Tensor, from_numpy
 from hcfl.config import PrivacyConfig
 from hcfl.errors import InputError
 from hcfl.method import Method
-from hcfl.privacy.noise import bound, deviation
+from hcfl.privacy.noise import bound, deviation, of_one_upload
 from hcfl.privacy.rules import mass_is_public
 from hcfl.privacy.sums import SHARES, Parts, is_model
 
@@ -38,10 +38,9 @@ def protected(method: Method, privacy: PrivacyConfig, parts: Parts, message: Mes
     upload: Parts = {**_modified(fixedclipping_mod, models, privacy.clip, message, context), **shares}
     if privacy.mode == "central-dp":
         return _single(upload)
-    assert privacy.epsilon is not None
     assert privacy.delta is not None
     largest = bound(upload, privacy.clip)
-    mod = LocalDpMod(largest, 2 * largest, privacy.epsilon, privacy.delta)
+    mod = LocalDpMod(largest, 2 * largest, of_one_upload(privacy), privacy.delta)
     with _unpredictable():
         return _single(_modified(mod, upload, largest, message, context))
 

@@ -76,8 +76,8 @@ def parameters_of(module: nn.Module) -> Params:
     return {name: tensor.detach().clone() for name, tensor in module.state_dict().items()}
 
 
-def check_pair(pair: object, shape: tuple[int, ...], classes: int) -> None:
-    """Refuse what is not a pair of modules that maps inputs of this shape to one logit per class."""
+def check_pair(pair: object, shape: tuple[int, ...], classes: int) -> Network:
+    """Return a pair as a network; what does not map inputs of this shape to one logit per class is refused."""
     if not (isinstance(pair, tuple | list) and len(pair) == 2 and all(isinstance(part, nn.Module) for part in pair)):
         raise InputError(f"model: must be a pair of modules (extractor, head), not {type(pair).__name__}")
     extractor, head = pair
@@ -103,6 +103,7 @@ def check_pair(pair: object, shape: tuple[int, ...], classes: int) -> None:
     if not isinstance(logits, Tensor) or logits.shape != (2, classes):
         values = logits.shape[-1] if isinstance(logits, Tensor) and logits.ndim else _described(logits)
         raise InputError(f"model: its output has {values} values per sample, but the data have {classes} classes")
+    return Network(extractor, head)
 
 
 def _described(value: object) -> str:

@@ -8,13 +8,21 @@ from hcfl.privacy.sums import SHARES, Parts
 
 def multiplier(privacy: PrivacyConfig) -> float | None:
     """Return the standard deviation of the noise in units of the sensitivity; None where there is no noise."""
-    if privacy.mode == "central-dp":
+    if privacy.mode == "central-dp" or privacy.noise_multiplier is not None:
         return privacy.noise_multiplier
     if privacy.mode == "local-dp":
         assert privacy.epsilon is not None
         assert privacy.delta is not None
         return sqrt(2 * log(1.25 / privacy.delta)) / privacy.epsilon  # as Flower's LocalDpMod has it
     return None
+
+
+def of_one_upload(privacy: PrivacyConfig) -> float:
+    """Return the ε that Flower's formula has for this noise; where it is above 1, it is a name for the noise only."""
+    noise = multiplier(privacy)
+    assert noise is not None
+    assert privacy.delta is not None
+    return sqrt(2 * log(1.25 / privacy.delta)) / noise
 
 
 def bound(parts: Parts, clip: float) -> float:

@@ -18,6 +18,9 @@ OPTIONS: dict[Mode, dict[str, float]] = {
 }
 """The settings of every way, with their defaults."""
 
+INSTEAD = {"local-dp": {"noise_multiplier": "epsilon"}}
+"""Settings that take the place of another one of the same way."""
+
 NOISED: tuple[Mode, ...] = ("local-dp", "central-dp")
 """Where uploads are clipped, and noise is added."""
 
@@ -37,17 +40,27 @@ def settled(config: Config, method: Method) -> Config:
     chosen = config.privacy
     options = OPTIONS[chosen.mode]
     given = chosen.model_dump(exclude={"mode"}, exclude_none=True)
+    instead = INSTEAD.get(chosen.mode, {})
     for name, value in given.items():
-        if name not in options:
-            ways = " and ".join(mode for mode, has in OPTIONS.items() if name in has)
+        if name not in options and name not in instead:
+            ways = " and ".join(mode for mode, has in OPTIONS.items() if name in has or name in INSTEAD.get(mode, {}))
             raise InputError(f"privacy.{name} = {value:g}: is a setting of {ways}, but privacy.mode is {chosen.mode}")
+        if instead.get(name) in given:
+            raise InputError(
+                f"privacy.{name} = {value:g}: privacy.{instead[name]} says already how much noise there is"
+            )
     if chosen.mode == "none":
         return config
-    if config.engine != "flower":
-        raise InputError(f"privacy.mode = {chosen.mode!r}: is for engine flower, not for engine {config.engine}")
-    if reason := refusal(method, chosen.mode):
+    if chosen.mode == "secagg" and config.engine != "flower":
+        raise InputError(
+            f"privacy.mode = 'secagg': is for engine flower, not for engine {config.engine}: masks are for messages "
+            "between machines"
+        )
+    if reason := refusal(method, chosen.mode, config.engine == "flower"):
         raise InputError(f"privacy.mode = {chosen.mode!r}: {method.name} {reason}")
-    return config.updated("privacy", **{**options, **given})
+    replaced = {instead[name] for name in given if name in instead}
+    defaults = {name: value for name, value in options.items() if name not in replaced}
+    return config.updated("privacy", **{**defaults, **given})
 
 
 def check_model(config: Config, network: Network) -> None:
@@ -60,23 +73,49 @@ def check_model(config: Config, network: Network) -> None:
         )
 
 
-def refusal(method: Method, mode: Mode) -> str | None:
+UNBOUNDED: dict[Evidence, str] = {
+    "feature norms": "feature norms, which have no bound, so that no noise is known to hide them",
+    "signatures": "signatures of their data, which are no longer such when there is noise in them",
+}
+"""What clients are compared by, and noise cannot hide."""
+
+
+def refusal(method: Method, mode: Mode, on_flower: bool = True) -> str | None:
     """Return why a method cannot be had this way, as the rest of a sentence that begins with its name."""
     if mode == "none":
         return None
     if not method.federated:
         return "averages nothing: every client keeps a model of its own"
-    if method.adaptation.adaptive:
-        evidence = " and ".join(sorted({WORDS[need] for need in method.needs})) or "weights"
-        instead = "" if isinstance(method.weighting, Assigned) else "; with adaptation=fixed and distance=none it can"
-        return f"compares single clients by their {evidence}, and the server would see sums only{instead}"
     if not isinstance(method.aggregation, Mean):
         return "compares single clients' models before it averages them, and the server would see sums only"
-    if method.local.uses_common:
-        return "holds clients near the mean of everybody's own model, and the server would not know which is whose"
     if mode in NOISED and method.formulation.gaussians:
         return "adds up embedded inputs, which have no bound, so that no noise is known to hide them"
+    if method.adaptation.adaptive:
+        return _refused_comparison(method, mode, on_flower)
+    if method.local.uses_common:
+        return "holds clients near the mean of everybody's own model, and the server would not know which is whose"
     return None
+
+
+def _refused_comparison(method: Method, mode: Mode, on_flower: bool) -> str | None:
+    """Return why clients cannot be compared by what they send."""
+    evidence = " and ".join(sorted({WORDS[need] for need in method.needs})) or "weights"
+    fixed = "" if isinstance(method.weighting, Assigned) else "with adaptation=fixed and distance=none it can"
+    for need in sorted(method.needs & UNBOUNDED.keys()):
+        if mode in NOISED:
+            return f"compares single clients by their {UNBOUNDED[need]}"
+    if mode in NOISED and not isinstance(method.local, ClusterModels):
+        return "lets one model of each client count in several clusters while clients are compared"
+    if mode == "local-dp" and not on_flower:
+        return None
+    if mode == "central-dp":
+        others = "; ".join(filter(None, ("local-dp can", fixed)))
+        return (
+            f"compares single clients by their {evidence}, and noise in sums would not hide who is like whom; {others}"
+        )
+    simulated = "engine sequential or batched can" if mode == "local-dp" else ""
+    others = "".join(f"; {way}" for way in (simulated, fixed) if way)
+    return f"compares single clients by their {evidence}, and the server would see sums only{others}"
 
 
 def mass_is_public(method: Method) -> bool:
@@ -90,7 +129,11 @@ def table() -> str:
     modes = [mode for mode in OPTIONS if mode != "none"]
     lines = [f"| method | {' | '.join(modes)} | otherwise, it |", "|---" * (len(modes) + 2) + "|"]
     for name, declare in METHODS.items():
-        reasons = [refusal(declare(), mode) for mode in modes]
-        said = " · ".join(dict.fromkeys(reason for reason in reasons if reason))
-        lines.append(f"| `{name}` | {' | '.join('no' if reason else 'yes' for reason in reasons)} | {said} |")
+        method = declare()
+        cells, said = [], list[str]()
+        for mode in modes:
+            simulated, real = (refusal(method, mode, on_flower) for on_flower in (False, True))
+            cells.append("no" if simulated else "simulated" if real else "yes")
+            said += [reason for reason in (simulated,) if reason]
+        lines.append(f"| `{name}` | {' | '.join(cells)} | {' · '.join(dict.fromkeys(said))} |")
     return "\n".join(lines)

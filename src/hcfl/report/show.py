@@ -20,11 +20,11 @@ def run_and_show(config: Config, out: Path | None, console: Console, track: Sequ
     return _show(_run(config, out, console, track), console)
 
 
-def resume_and_show(path: Path, console: Console, track: Sequence[str] = ()) -> Run:
+def resume_and_show(path: Path, console: Console, track: Sequence[str] = (), allow_code: bool = False) -> Run:
     """Go on with a run that was interrupted and show what it found."""
     config = Config.load(path / run_folder.CONFIG)
     with _shown(config, path, console) as on_round:
-        run = resume(path, on_round, track, on_note=partial(_note, console))
+        run = resume(path, on_round, track, on_note=partial(_note, console), allow_code=allow_code)
     return _show(run, console)
 
 

@@ -34,7 +34,8 @@ class Directions:
     def of(cls, prototypes: Prototypes) -> "Directions":
         """Centre prototypes: features behind a ReLU all point the same way otherwise."""
         counts, means = prototypes.class_counts.to(prototypes.class_means), prototypes.class_means
-        centre = torch.einsum("ic,icf->f", counts, means) / counts.sum()
+        some = counts.sum().clamp_min(torch.finfo(counts.dtype).tiny)  # with noise, no class may be left
+        centre = torch.einsum("ic,icf->f", counts, means) / some
         held = prototypes.class_counts > 0
         return cls(normalize(means - centre, dim=2) * held.unsqueeze(2), held)
 

@@ -1,7 +1,6 @@
 """A run folder as the page shows it: plain lists and numbers; what a folder does not hold is None."""
 
 import csv
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -9,6 +8,8 @@ from pathlib import Path
 from hcfl import run_folder
 from hcfl.config import Config
 from hcfl.errors import InputError
+from hcfl.files.there import is_file
+from hcfl.json_files import read_object
 from hcfl.report.page import matrices
 from hcfl.run_folder import Row
 from hcfl.summary import summarise
@@ -48,7 +49,7 @@ class Folder:
 def read(path: Path) -> Folder:
     """Read a run folder; one that was interrupted may lack what is written at the end."""
     for name in (run_folder.CONFIG, run_folder.METRICS):
-        if not (path / name).is_file():
+        if not is_file(path / name):
             raise InputError(f"run = {str(path)!r}: is not a run folder, it has no {name}")
     config = Config.load(path / run_folder.CONFIG)
     metrics, events, splits = (_checked(path, name) for name in run_folder.LOGS)
@@ -77,8 +78,7 @@ def _checked(path: Path, name: str) -> list[Row]:
 def _summary(path: Path) -> Row | None:
     if not (path / run_folder.SUMMARY).is_file():
         return None
-    summary: Row = json.loads((path / run_folder.SUMMARY).read_text(encoding="utf-8"))
-    return summary
+    return read_object(path / run_folder.SUMMARY)
 
 
 def _damaged(path: Path, error: Exception, name: str = "") -> InputError:

@@ -1,0 +1,94 @@
+"""What each choice of a tier tells the server, and with which kinds of privacy some method can have it."""
+
+from collections.abc import Iterator
+from functools import cache
+from itertools import product
+
+from hcfl.compose import CHOICES
+from hcfl.compositions import PART, Unchecked
+from hcfl.config import Mode
+from hcfl.method import Method, conflicts
+from hcfl.privacy.rules import OPTIONS, refusal
+
+SENT: dict[str, dict[str, str]] = {
+    "formulation": {
+        "conditional": "nothing",
+        "correlation": "class counts F of each cluster",
+        "joint": "sums of embedded inputs, and of their squares",
+    },
+    "weighting": {
+        "single": "nothing",
+        "assigned": "nothing: the server decides",
+        "hard-by-loss": "its cluster",
+        "hard-by-parameters": "its cluster",
+        "by-label-distribution": "its cluster, and class counts F",
+        "soft-em": "ω̃",
+        "sample-wise-em": "ω̃; what its samples have stays with it",
+        "soft-counts": "ω̃",
+        "fuzzy-c-means": "ω̃",
+    },
+    "adaptation": {
+        "fixed": "nothing",
+        "split-and-remove": "what the distance needs",
+        "split-on-contradiction": "what the distance needs, and class prototypes",
+        "split-when-stationary": "what the distance needs, and its own update",
+        "split-by-spectrum": "what the distance needs, and its own update",
+        "merge-similar": "what the distance needs",
+        "hierarchical-once": "what the distance needs",
+        "decomposed-cosine-groups": "its own first update",
+        "weighted-k-means": "its own trained parameters",
+    },
+    "distance": {
+        "no distance": "nothing",
+        "prototype-distance": "class prototypes with their counts, mean feature",
+        "conflict-distance": "class prototypes with their counts",
+        "feature-norm-distance": "mean norms of features by class",
+        "update-cosine": "its own update",
+        "update-cosine(of=whole updates)": "its own update",
+        "update-cosine(of=first updates)": "its own first update, once",
+        "parameter-distance": "its own trained parameters",
+        "principal-angles": "singular vectors of its data, once",
+    },
+    "local": {
+        "cluster-models": "changes of the clusters' models",
+        "cluster-models(towards=global)": "changes of its cluster's model",
+        "own-model": "one model of its own",
+        "own-model(kept=false)": "one model of its own",
+    },
+}
+"""By tier and choice, beside the number of samples: what a client sends without privacy."""
+
+
+def table() -> str:
+    """Return the table of `docs/privacy.md`."""
+    modes = [mode for mode in OPTIONS if mode != "none"]
+    lines = [f"| tier | choice | a client sends | {' | '.join(modes)} |", "|---" * (3 + len(modes)) + "|"]
+    for number, (tier, choices) in enumerate(SENT.items(), 1):
+        label = f"{number} {tier}" if tier in CHOICES and tier != "local" else "local training"
+        for name, sent in choices.items():
+            cells = [_possible(tier, name, mode) for mode in modes]
+            lines.append(f"| {label} | `{name}` | {sent} | {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
+def _possible(tier: str, name: str, mode: Mode) -> str:
+    """Whether any method with this choice can be had: with every engine, simulated only, or not at all."""
+    found = methods_with(tier, name)
+    if any(refusal(method, mode) is None for method in found):
+        return "yes"
+    return "simulated" if any(refusal(method, mode, on_flower=False) is None for method in found) else "no"
+
+
+@cache
+def methods_with(tier: str, name: str) -> tuple[Method, ...]:
+    """Return all methods that have this choice, whatever else they are; local training only as it usually is."""
+    return tuple(_methods(tier, name))
+
+
+def _methods(tier: str, name: str) -> Iterator[Method]:
+    usual = {"local": ["cluster-models", "own-model"]}
+    options = [[name] if part == tier else usual.get(part, list(PART[part])) for part in PART]
+    for names in product(*options):
+        choices = {part: PART[part][chosen] for part, chosen in zip(PART, names, strict=True)}
+        if not conflicts(Unchecked(**choices)):
+            yield Method(**choices)

@@ -1,0 +1,217 @@
+"""A client's whole upload with noise, for methods whose server compares single clients (local differential privacy).
+
+Everything that tells something of its data is one vector: changes of models, clipped together; weights ω̃, class counts
+F as shares, and prototypes, each of them with a norm of at most 1 by what it is. So the vector has a norm of at most
+clip·√kinds, every number of it gets the same noise, and each kind spends the same part of the budget. What the server
+makes of it (who belongs where, which clusters are split) costs nothing more.
+"""
+
+from dataclasses import dataclass, replace
+from math import sqrt
+
+import torch
+from torch import Generator, Tensor
+from torch.nn.functional import normalize
+
+from hcfl.client import placed
+from hcfl.config import PrivacyConfig
+from hcfl.ensemble import Ensemble, mix
+from hcfl.method import Method
+from hcfl.models import Params
+from hcfl.privacy.noise import multiplier
+from hcfl.privacy.sums import MODELS
+from hcfl.privacy.vectors import clipped, noised
+from hcfl.state import Broadcast, Update
+from hcfl.tiers import ConflictDistance, PrototypeDistance, Prototypes
+from hcfl.tiers.weighting import one_hot
+
+FIRST_UPDATE = "first update"
+
+NOISE_SHARE = 0.05
+"""The largest part of a prototype's squared length that may be noise. Noise alone puts two prototypes at a distance
+of 1, and clusters are split at a tenth of that: with more noise, all clients would seem to differ."""
+
+
+@dataclass(frozen=True)
+class Report:
+    """What a client says beside its models, with noise in it."""
+
+    parts: dict[str, Tensor]
+    """In units of their own, so that weights are about weights."""
+    deviation: float
+    """Of the noise in them."""
+
+
+def single(update: Update, position: int) -> Update:
+    """Return one participant's part of an update."""
+    mine, shared = torch.nonzero(update.owners == position).flatten(), update.models.topology == "split"
+    models = update.models.select(mine.tolist())
+    if shared:
+        models = replace(models, extractors=_row(models.extractors, position))
+    client = update.clients[position]
+    return Update(
+        clients=(client,),
+        sizes=update.sizes[[position]],
+        models=models,
+        owners=torch.zeros(len(mine), dtype=torch.long),
+        started=update.started[mine],
+        mass=update.mass[mine],
+        weights=update.weights[[position]],
+        counts=None if update.counts is None else update.counts[[position]],
+        prototypes=None if update.prototypes is None else _of_one(update.prototypes, position),
+        signatures={client: update.signatures[client]} if client in update.signatures else {},
+    )
+
+
+def _row(params: Params, position: int) -> Params:
+    return {name: tensor[[position]] for name, tensor in params.items()}
+
+
+def _of_one(prototypes: Prototypes, position: int) -> Prototypes:
+    return Prototypes(*(getattr(prototypes, name)[[position]] for name in ("class_means", "class_counts", "mean")))
+
+
+def hidden(
+    method: Method, privacy: PrivacyConfig, broadcast: Broadcast, update: Update, generator: Generator
+) -> tuple[Update, float]:
+    """Return one client's upload as the server gets it, and the deviation of the noise in its shares.
+
+    It is bounded, and does not tell the number of samples. Where a client has one model, all that is sent of it is
+    relative to the cluster that it *says* it belongs to: which one it trained is not told otherwise.
+    """
+    assert privacy.clip is not None
+    spread = multiplier(privacy)
+    assert spread is not None
+    clip, shares = privacy.clip, said(method, broadcast, update)
+    first = dict(zip([FIRST_UPDATE], update.signatures.values(), strict=False))
+    kinds = 1 + len(shares) + len(first)
+    deviation = spread * 2 * clip * sqrt(kinds)
+    report = Report(noised(shares, deviation / clip, generator), deviation / clip)
+
+    weights = _weights(method, broadcast, update, report)
+    started = one_hot(weights.argmax(dim=1), weights.shape[1]) if method.weighting.hard else update.started
+    base = _mixture(broadcast.ensemble, started)
+    changes = noised(clipped(_changes(base, update.models), clip), deviation, generator)
+    sent = noised(clipped(first, clip), deviation, generator)
+    counts = report.parts.get("counts")
+    upload = Update(
+        clients=update.clients,
+        sizes=torch.ones(1),
+        models=_moved(base, changes),
+        owners=update.owners,
+        started=started,
+        mass=started if method.weighting.hard else update.mass / update.sizes,
+        weights=weights,
+        counts=None if counts is None else counts.float(),
+        prototypes=_prototypes(update.prototypes, report),
+        signatures={client: sent[FIRST_UPDATE].float() for client in update.signatures},
+        noised=True,
+    )
+    return upload, report.deviation
+
+
+def said(method: Method, broadcast: Broadcast, update: Update) -> dict[str, Tensor]:
+    """Return what a client says beside its models, each kind with a norm of at most 1.
+
+    Nothing is said of weights that the server has decided. Distances look at directions of prototypes only, so these
+    are sent, each times the root of its class's share: then they have a norm of 1 together.
+    """
+    parts: dict[str, Tensor] = {}
+    known = placed(method, broadcast.weights[list(update.clients)]).all()
+    if len(broadcast.clusters) > 1 and not known:
+        parts["weights"] = update.weights.double()
+    if update.counts is not None:
+        parts["counts"] = update.counts.double() / update.sizes.double()
+    if update.prototypes is not None:
+        found = update.prototypes
+        shares = found.class_counts.double() / found.class_counts.sum()
+        directions = normalize(found.class_means.double(), dim=2)
+        parts["prototypes"] = directions * shares.sqrt().unsqueeze(2).to(directions)
+        if _looks_at_means(method):
+            parts["mean"] = normalize(found.mean.double(), dim=1)
+    return parts
+
+
+def _looks_at_means(method: Method) -> bool:
+    """Whether the distance compares clients' mean features, too; of a user's own one nobody knows."""
+    by_class = isinstance(method.distance, PrototypeDistance) and method.distance.principle == "CSCP"
+    return not by_class and not isinstance(method.distance, ConflictDistance)
+
+
+def _weights(method: Method, broadcast: Broadcast, update: Update, report: Report) -> Tensor:
+    """Return the weights that are nearest to what was said."""
+    if "weights" not in report.parts:
+        return update.weights
+    said = report.parts["weights"]
+    if method.weighting.hard:
+        return one_hot(said.argmax(dim=1), said.shape[1])
+    return nearest_weights(said).float()
+
+
+def nearest_weights(rows: Tensor) -> Tensor:
+    """Return the point of the simplex that is nearest to each row (Duchi et al., 2008)."""
+    ordered, _ = rows.sort(dim=1, descending=True)
+    excess = ordered.cumsum(dim=1) - 1
+    number = torch.arange(1, rows.shape[1] + 1, device=rows.device)
+    last = (ordered - excess / number > 0).sum(dim=1, keepdim=True)
+    return (rows - excess.gather(1, last - 1) / last).clamp_min(0)
+
+
+def _prototypes(held: Prototypes | None, report: Report) -> Prototypes | None:
+    """Return prototypes as the server understands them: one that is not clear of the noise is none."""
+    if held is None:
+        return None
+    sent = report.parts["prototypes"]
+    mean = report.parts.get("mean", sent.sum(dim=1))
+    shares, share = (_clear(part, report.deviation) for part in (sent, mean))
+    return Prototypes(
+        class_means=sent.to(held.class_means),
+        class_counts=shares.float(),
+        mean=torch.where(share.unsqueeze(1) > 0, mean, 0).to(held.mean),
+    )
+
+
+def _clear(vectors: Tensor, deviation: float) -> Tensor:
+    """Return the squared length that vectors had without noise, as far as one can tell; 0 where there is too much."""
+    noise = vectors.shape[-1] * deviation**2
+    squares = vectors.square().sum(dim=-1)
+    return torch.where(squares * NOISE_SHARE > noise, squares - noise, 0)
+
+
+def _mixture(received: Ensemble, started: Tensor) -> Ensemble:
+    """Return the models that each row is said to have started from."""
+    return received.map(lambda tensor: mix(started.to(tensor), tensor))
+
+
+def _changes(base: Ensemble, trained: Ensemble) -> dict[str, Tensor]:
+    return {
+        prefix + name: getattr(trained, part)[name].double() - before.double()
+        for part, prefix in MODELS.items()
+        for name, before in getattr(base, part).items()
+    }
+
+
+def _moved(base: Ensemble, changes: dict[str, Tensor]) -> Ensemble:
+    extractors, heads = (
+        {name: (tensor.double() + changes[prefix + name]).to(tensor) for name, tensor in getattr(base, part).items()}
+        for part, prefix in MODELS.items()
+    )
+    return Ensemble(extractors, heads, base.topology)
+
+
+def together(uploads: list[tuple[Update, float]]) -> Update:
+    """Put all uploads together.
+
+    Of class counts only the sum is used, so everybody gets the mean of it; where that is within the noise, it is taken
+    for equal, since a count near 0 would make its class all but impossible. Where somebody's mean feature is lost in
+    noise, mean features compare nobody.
+    """
+    update = Update.join([upload for upload, _ in uploads])
+    number, noise = len(uploads), sqrt(sum(deviation**2 for _, deviation in uploads)) / len(uploads)
+    if update.counts is not None:
+        means = update.counts.mean(dim=0).clamp_min(noise)
+        update = replace(update, counts=means.expand(number, -1, -1))
+    if update.prototypes is not None and not update.prototypes.mean.any(dim=1).all():
+        alike = torch.ones_like(update.prototypes.mean)
+        update = replace(update, prototypes=replace(update.prototypes, mean=alike))
+    return update
