@@ -28,6 +28,9 @@ RULES = {
 
 The first that fits counts, so a name stands before those that it begins with."""
 
+DAMAGE = (KeyError, IndexError, ValueError, TypeError, AttributeError, ArithmeticError)
+"""What happens where a file holds something else than a run wrote."""
+
 
 @dataclass(frozen=True)
 class Folder:
@@ -62,7 +65,8 @@ def read(path: Path) -> Folder:
             summary = summarise(config.method.name, config, None, metrics)
         clients, classes = (_table(path, name) if ended else [] for name in (run_folder.CLIENTS, run_folder.CLASSES))
         by_name = [dict(zip(clients[0], row, strict=True)) for row in clients[1:]]
-    except (OSError, ValueError, KeyError, TypeError, csv.Error) as error:
+        summary["method"], summary["rounds"]  # whatever else is missing is shown as missing
+    except (OSError, csv.Error, *DAMAGE) as error:
         raise _damaged(path, error) from None
     return Folder(path, config, summary, ended, metrics, events, splits, by_name, classes)
 
@@ -71,7 +75,7 @@ def _checked(path: Path, name: str) -> list[Row]:
     """Read the lines of a log; each has its round."""
     try:
         return sorted(run_folder.rows(path, name), key=lambda row: int(row["round"]))
-    except (OSError, ValueError, KeyError, TypeError) as error:
+    except (OSError, *DAMAGE) as error:
         raise _damaged(path, error, name) from None
 
 
@@ -97,7 +101,7 @@ def as_data(folder: Folder, label: str, room: int) -> Row:
     """Return what the page needs of a run; `room` is how many distances it may bring."""
     try:
         return _as_data(folder, label, room)
-    except (KeyError, ValueError, TypeError) as error:
+    except DAMAGE as error:
         raise _damaged(folder.path, error) from None
 
 
