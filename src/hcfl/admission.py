@@ -133,6 +133,21 @@ def _checks(
     finite = _finite(update, measured=not buffers and bool(lengths.isfinite().all()))
     yield ~finite, lambda _: NOT_FINITE
 
+    if not update.noised:  # with noise in it, what is said of samples is said of none
+        yield from _of_samples(update, announced)
+
+    fine = lengths[finite[update.owners]]
+    if len(fine):
+        usual = torch.maximum(fine.median(), _sent_lengths(received, buffers).max())
+        ratio = lengths / usual
+        yield (
+            _by_participant(update, ratio > longest_model),
+            lambda at: TOO_LONG.format(float(ratio[update.owners == at].max())),
+        )
+
+
+def _of_samples(update: Update, announced: Sequence[int]) -> Iterator[Check]:
+    """Check that weights, counts and prototypes can be those of a client's samples."""
     sizes, most = update.sizes, _most_samples(update, announced)
     yield (sizes < 1) | (sizes > most), lambda at: f"sent a size of {float(sizes[at]):g}, which it cannot have"
 
@@ -150,15 +165,6 @@ def _checks(
     if update.prototypes is not None:
         forged = _impossible(update.prototypes, sizes).cpu()
         yield forged, lambda _: "sent prototypes that cannot be those of its samples"
-
-    fine = lengths[finite[update.owners]]
-    if len(fine):
-        usual = torch.maximum(fine.median(), _sent_lengths(received, buffers).max())
-        ratio = lengths / usual
-        yield (
-            _by_participant(update, ratio > longest_model),
-            lambda at: TOO_LONG.format(float(ratio[update.owners == at].max())),
-        )
 
 
 def _finite(update: Update, measured: bool) -> Tensor:

@@ -50,6 +50,7 @@ def test_a_command(command, tmp_path, monkeypatch, capsys):
         "reproduce": ["--scale", "never"],
         "demo": ["--rounds", "0"],
         "deploy": ["nowhere"],
+        "theory": ["--steps", "0"],
     }.get(command, [])
 
     @few(12)
