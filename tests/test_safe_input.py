@@ -239,3 +239,34 @@ def test_names_that_no_file_can_have(command, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     assert main([command[0], "x" * 300, *command[1:]]) == 2
     assert capsys.readouterr().err.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("changes", "sentence"),
+    [
+        ({"shape": [-1, 8, 1]}, "is damaged .ValueError: inputs of shape"),
+        ({"shape": [0, 8, 1]}, "is damaged .ValueError: inputs of shape"),
+        ({"shape": [10**9, 8, 1]}, "its weights do not fit the model"),
+        ({"stored": "load"}, "is damaged .ValueError: inputs of shape .* and type load"),
+        ({"train": [3]}, "is damaged .ValueError: tables that are not of 3 clients"),
+        ({"held_out": [-1, 2, 2]}, "is damaged .ValueError: tables that are not of 3 clients"),
+    ],
+)
+def test_a_folder_that_describes_no_federation(changes, sentence, tmp_path):
+    from safetensors import safe_open
+    from safetensors.torch import load_file, save_file
+
+    hcfl.run("fedavg", clients=3, rounds=1, out=tmp_path / "o")
+    path = tmp_path / "o" / "checkpoint" / "newcomers.safetensors"
+    with safe_open(path, "pt") as file:
+        tree = json.loads(file.metadata()["hcfl"])
+    tree["state"]["outline"] |= changes
+    save_file(load_file(path), path, metadata={"hcfl": json.dumps(tree)})
+    with pytest.raises(InputError, match=sentence):
+        hcfl.load(tmp_path / "o")
+
+
+def test_numbers_of_samples_take_no_memory():
+    from hcfl.data.outline import _somewhere
+
+    assert [len(rows) for rows in _somewhere([3, 0, 10**15])] == [3, 0, 10**15]

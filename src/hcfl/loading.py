@@ -2,6 +2,8 @@
 
 from pathlib import Path
 
+import torch
+
 from hcfl import checkpoint, plugins, rng, run_folder
 from hcfl.config import Config, ModelConfig
 from hcfl.ensemble import Ensemble
@@ -10,7 +12,7 @@ from hcfl.experiment import method_of, model_builder
 from hcfl.files.there import is_file, is_folder
 from hcfl.json_files import read_object
 from hcfl.method import Method
-from hcfl.models import IMAGE_NETWORKS, Builder, Network, Pair, parameters_of
+from hcfl.models import IMAGE_NETWORKS, MODELS, Builder, Network, Pair, parameters_of
 from hcfl.result import Run
 
 
@@ -37,6 +39,10 @@ def load(
     state, scaling = checkpoint.load(path / run_folder.CHECKPOINT)
     known = checkpoint.load_outline(path / run_folder.CHECKPOINT)
     federation = known.outline.federation(config.data, scaling)
+    if model is None and config.model.name in MODELS:
+        with torch.device("meta"):  # as a sketch, which takes no memory: a damaged folder can name any size
+            sketch = rebuild(config.model, federation.shape, federation.classes)
+        check_fit(sketch, state.server.ensemble, f"run = {str(path)!r}")
     network = rebuild(config.model, federation.shape, federation.classes, model)
     check_fit(network, state.server.ensemble, f"run = {str(path)!r}")
     rows, summary = run_folder.rows(path, run_folder.METRICS), read_object(path / run_folder.SUMMARY)

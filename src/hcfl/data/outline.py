@@ -34,6 +34,15 @@ class Outline:
     affected: tuple[bool, ...] | None = None
     concept_names: tuple[Name, ...] = ()
 
+    def __post_init__(self) -> None:
+        """Refuse what no federation is like: outlines are read from files."""
+        clients, counts = len(self.client_names), (*self.train, *self.held_out)
+        tables = (self.train, self.held_out, self.concept, self.affected)
+        if not 1 <= len(self.shape) <= 3 or min(self.shape) < 1 or self.stored not in ("uint8", "float32"):
+            raise ValueError(f"inputs of shape {self.shape} and type {self.stored}")
+        if not counts or min(counts) < 0 or any(len(table) != clients for table in tables if table is not None):
+            raise ValueError(f"tables that are not of {clients} clients")
+
     @staticmethod
     def of(federation: Federation) -> "Outline":
         """Describe a federation."""
@@ -74,5 +83,5 @@ class Outline:
 
 
 def _somewhere(sizes: Sequence[int]) -> tuple[Any, ...]:
-    """Stand in for rows of data that are not here: only their number means something."""
-    return tuple(torch.arange(size) for size in sizes)
+    """Stand in for rows of data that are not here: only their number means something, and takes no memory."""
+    return tuple(torch.zeros(1, dtype=torch.long).expand(size) for size in sizes)
