@@ -424,7 +424,9 @@ def test_a_chunk_that_does_not_fit_memory_is_halved(uneven, monkeypatch):
     agree(one, two)
     assert sizes[:3] == [9, 4, 2]
     monkeypatch.setattr(together, "_train_rows", lambda *_: (_ for _ in ()).throw(torch.OutOfMemoryError("no")))
-    with pytest.raises(torch.OutOfMemoryError):
+    with pytest.raises(
+        InputError, match=r"device = 'cpu': has too little memory to train a single client; take a smal"
+    ):
         play(uneven, build("hcfl+(fedrc)"), 1, engine=Batched())
 
 

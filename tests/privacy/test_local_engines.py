@@ -1,5 +1,7 @@
 """Private runs in the sequential and the batched engine."""
 
+from dataclasses import replace
+
 import pytest
 from torch.testing import assert_close
 
@@ -126,3 +128,12 @@ def test_noise_is_said_once(alike):
     assert (chosen.epsilon, chosen.noise_multiplier, chosen.clip) == (None, 2, 1)
     with pytest.raises(hcfl.InputError, match=r"privacy.noise_multiplier = 2: privacy.epsilon says already"):
         settled(config.updated("privacy", epsilon=0.5), build("fedavg"))
+
+
+@pytest.mark.parametrize("mode", SILENT)
+def test_where_one_client_diverges_nobody_is_seen_without_noise(alike, mode):
+    """The server could leave it out, and would then have the others' uploads as they are."""
+    x = alike.x.clone()
+    x[alike.train[3]] *= 1e30
+    with pytest.raises(hcfl.InputError, match=r"training diverged in round 1"):
+        play(replace(alike, x=x), build("fedavg"), engine=Private(Sequential(), LOUD[mode]))

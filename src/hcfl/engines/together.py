@@ -13,6 +13,7 @@ from torch import Tensor
 
 from hcfl.engines.stacked import Stacked
 from hcfl.ensemble import Copies, fitting, joined
+from hcfl.errors import InputError
 from hcfl.inputs import lined_up
 from hcfl.local import Job
 from hcfl.models import Params
@@ -184,7 +185,10 @@ def _in_chunks(stacked: Stacked, job: Job, rows: Rows, size: int) -> Copies:
             parts.append(_train_rows(stacked, job, rows.part(start, wanted)))
     except torch.OutOfMemoryError:
         if size == 1:
-            raise
+            raise InputError(
+                f"device = {str(job.data.inputs.device)!r}: has too little memory to train a single client; "
+                "take a smaller training.batch or a smaller model"
+            ) from None
         parts.clear()
         torch.cuda.empty_cache()
         return _in_chunks(stacked, job, rows, size // 2)
