@@ -6,8 +6,9 @@ from hcfl.cli import main
 
 def test_hcfl_plus_finds_the_groups_of_the_default_federation(tmp_path):
     # Class prototypes of a client with four samples a class are noisy, and about one seed in twelve peels a client off.
-    found = [hcfl.run("hcfl+(fedrc)", rounds=15, seed=seed, out=tmp_path / str(seed)).summary for seed in (0, 1, 2)]
-    fedavg = hcfl.run("fedavg", rounds=15, out=tmp_path / "fedavg").summary
+    settings = {"rounds": 15, "evaluate_every": 15}
+    found = [hcfl.run("hcfl+(fedrc)", seed=seed, out=tmp_path / str(seed), **settings).summary for seed in (0, 1, 2)]
+    fedavg = hcfl.run("fedavg", out=tmp_path / "fedavg", **settings).summary
     good = [
         summary
         for summary in found

@@ -80,6 +80,9 @@ def test_hcfl_plus_finds_planted_clusters_that_it_was_not_told(planted, name):
     assert found_partition(state) == true_partition(planted)
     assert records[-1].quality.ari == 1.0
     assert records[-1].test > 0.9
+
+
+def test_one_model_cannot_serve_planted_clusters(planted):
     _, fedavg = play(planted, build("fedavg"), 12)
     assert fedavg[-1].test < 0.6
 
@@ -87,7 +90,7 @@ def test_hcfl_plus_finds_planted_clusters_that_it_was_not_told(planted, name):
 @pytest.mark.parametrize("name", ["ifca", "fedem", "fedrc"])
 def test_fixed_k_methods_find_planted_clusters(planted, name):
     # Symmetry between identical starts must break: one of a few seeds is enough, all of them usually do.
-    found = [play(planted, build(name), 15, seed=seed)[0] for seed in range(4)]
+    found = (play(planted, build(name), 15, seed=seed)[0] for seed in range(4))
     assert any(found_partition(state) == true_partition(planted) for state in found)
 
 
@@ -100,7 +103,7 @@ def test_same_seed_same_result_whatever_the_order(planted, name):
     assert torch.equal(one.server.weights, two.server.weights)
     for a, b in zip(records_one, records_two, strict=True):
         assert replace(a, seconds=0.0) == replace(b, seconds=0.0)
-    other, _ = play(planted, build(name), 3, participation=0.6, seed=9)
+    other, _ = play(planted, build(name), 1, participation=0.6, seed=9)
     assert not torch.equal(other.server.ensemble.heads["weight"][0], one.server.ensemble.heads["weight"][0])
 
 

@@ -12,7 +12,7 @@ import pytest
 from PIL import Image
 
 import hcfl
-from hcfl import machine, plugins
+from hcfl import machine, plugins, seal
 from hcfl.cli import main
 from hcfl.errors import InputError
 from hcfl.files import cache, idx, images, npz, room
@@ -262,6 +262,7 @@ def test_a_folder_that_describes_no_federation(changes, sentence, tmp_path):
         tree = json.loads(file.metadata()["hcfl"])
     tree["state"]["outline"] |= changes
     save_file(load_file(path), path, metadata={"hcfl": json.dumps(tree)})
+    seal.close(path)  # by somebody who knows how
     with pytest.raises(InputError, match=sentence):
         hcfl.load(tmp_path / "o")
 
