@@ -7,14 +7,13 @@ Runs that are already in the output folder are not repeated.
 """
 
 import argparse
-import json
 import shutil
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from statistics import mean, stdev
 from typing import Any
 
+import last_rounds
 import torch
 from torch import Tensor
 
@@ -206,23 +205,16 @@ def main() -> None:
     parser.add_argument("--only", nargs="*", help="some of the choices")
     parser.add_argument("--out", type=Path, default=Path("runs/choices"))
     options = parser.parse_args()
-    print("| choice | Val, last | Test, last | K | ARI, affected |")
-    print("|---|---|---|---|---|")
+    print(last_rounds.head("choice"))
     for choice in options.only or variants(options.method, {}, options.data):
-        found = []
-        for seed in range(options.seeds):
-            path = options.out / f"{options.data}-{options.method}-{choice}-seed{seed}".replace(" ", "-")
+        name = f"{options.data}-{options.method}-{choice}".replace(" ", "-")
+        runs = [options.out / f"{name}-seed{seed}" for seed in range(options.seeds)]
+        for seed, path in enumerate(runs):
             if not (path / "summary.json").exists():
                 shutil.rmtree(path, ignore_errors=True)  # one that was interrupted begins again
                 settings = SETTINGS[options.data] | {"seed": seed, "device": options.device, "threads": 1}
                 execute(variants(options.method, settings, options.data)[choice](), path)
-            found.append(json.loads((path / "summary.json").read_text(encoding="utf-8")))
-        cells = []
-        for key, scale in (("val_last", 100), ("test_last", 100), ("clusters_last", 1), ("ari_affected_last", 1)):
-            values = [scale * summary[key] for summary in found]
-            spread = f" ± {stdev(values):.2f}" if len(values) > 1 else ""
-            cells.append(f"{mean(values):.2f}{spread}")
-        print(f"| {choice} | {' | '.join(cells)} |", flush=True)
+        print(last_rounds.row(choice, runs), flush=True)
 
 
 if __name__ == "__main__":

@@ -6,9 +6,9 @@ Runs that are already in the output folder are not repeated.
 """
 
 import argparse
-import json
 from pathlib import Path
-from statistics import mean, stdev
+
+import last_rounds
 
 import hcfl
 
@@ -22,21 +22,13 @@ def main() -> None:
     parser.add_argument("--methods", nargs="*", default=["fedavg", "hcfl+(fedrc)", "hcfl++"])
     parser.add_argument("--out", type=Path, default=Path("runs/digits-harder"))
     options = parser.parse_args()
-    print("| method | Val, last | Test, last | K | ARI, affected |")
-    print("|---|---|---|---|---|")
+    print(last_rounds.head("method"))
     for name in options.methods:
-        found = []
-        for seed in range(options.seeds):
-            path = options.out / f"{name}-seed{seed}"
+        runs = [options.out / f"{name}-seed{seed}" for seed in range(options.seeds)]
+        for seed, path in enumerate(runs):
             if not (path / "summary.json").exists():
                 hcfl.run(name, seed=seed, out=path, **SETTINGS)
-            found.append(json.loads((path / "summary.json").read_text(encoding="utf-8")))
-        cells = []
-        for key, scale in (("val_last", 100), ("test_last", 100), ("clusters_last", 1), ("ari_affected_last", 1)):
-            values = [scale * summary[key] for summary in found]
-            spread = f" ± {stdev(values):.2f}" if len(values) > 1 else ""
-            cells.append(f"{mean(values):.2f}{spread}")
-        print(f"| {name} | {' | '.join(cells)} |", flush=True)
+        print(last_rounds.row(name, runs), flush=True)
 
 
 if __name__ == "__main__":
