@@ -14,6 +14,7 @@ from PIL import Image
 import hcfl
 from hcfl import machine, plugins, seal
 from hcfl.cli import main
+from hcfl.compose import CHOICES
 from hcfl.errors import InputError
 from hcfl.files import cache, idx, images, npz, room
 from hcfl.json_files import read_lines, read_object
@@ -196,6 +197,18 @@ def test_code_is_what_names_a_file_or_a_module():
     }
     assert plugins.named(values) == {"method.distance": "mine.py:D(a=1)", "model.name": "os:system"}
     assert plugins.named({"method": "fedavg", "model": {"name": "split(a=b:c)"}}) == {}
+
+
+@pytest.mark.parametrize("choice", CHOICES)
+def test_every_choice_of_a_method_can_name_code_and_is_asked_about(choice, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    Path("mine.py").write_text("__import__('pathlib').Path('ran').touch()\nclass Mine: pass\n")
+    Path("c.yaml").write_text(f"method: {{{choice}: 'mine.py:Mine'}}\n")
+    assert main(["run", "--config", "c.yaml"]) == 2
+    assert f"method.{choice} = 'mine.py:Mine' would run code" in capsys.readouterr().err
+    assert not Path("ran").exists()
+    assert main(["run", "--config", "c.yaml", "--allow-code"]) == 2  # it is read, and then no such choice
+    assert Path("ran").exists()
 
 
 def test_code_that_a_file_names_runs_only_where_somebody_says_so(tmp_path, monkeypatch, capsys):

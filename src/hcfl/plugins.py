@@ -33,19 +33,11 @@ def _module(where: str) -> ModuleType:
     return module
 
 
-CODE_FIELDS = {"method": ("formulation", "weighting", "adaptation", "distance", "local"), "model": ("name",)}
-"""Settings, by section, that can name code."""
-
-
 def named(values: Mapping[str, Any]) -> dict[str, str]:
-    """Return the code that nested settings name: the setting's path → what it says."""
-    sections = {name: values.get(name) for name in CODE_FIELDS}
-    given = {
-        f"{name}.{field}": section.get(field)
-        for name, section in sections.items()
-        if isinstance(section, Mapping)
-        for field in CODE_FIELDS[name]
-    }
+    """Return the code that nested settings name, the setting's path → what it says: a choice of a method, the model."""
+    sections = {name: values.get(name) for name in ("method", "model")}
+    method, model = (section if isinstance(section, Mapping) else {} for section in sections.values())
+    given = {f"method.{field}": text for field, text in method.items()} | {"model.name": model.get("name")}
     return {path: text for path, text in given.items() if isinstance(text, str) and ":" in text.partition("(")[0]}
 
 

@@ -10,15 +10,20 @@ from hypothesis import strategies as st
 from torch.testing import assert_close
 
 from hcfl import rng, server
+from hcfl.admission import only
 from hcfl.config import PrivacyConfig
 from hcfl.methods import build
-from hcfl.privacy.uploads import hidden, said, single, together
+from hcfl.privacy.uploads import hidden, said, together
 from hcfl.tiers import Prototypes
 from helpers import setting, start
 
 CLIENTS = tuple(range(8))
 NOISELESS = PrivacyConfig(mode="local-dp", clip=1e3, noise_multiplier=1e-12, delta=1e-5)
 NOISY = PrivacyConfig(mode="local-dp", clip=2.0, noise_multiplier=0.5, delta=1e-5)
+
+
+def single(update, row):
+    return only(update, torch.arange(len(update.clients)) == row)
 
 
 def generator(client=0):

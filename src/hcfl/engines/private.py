@@ -16,7 +16,7 @@ from hcfl.config import PrivacyConfig
 from hcfl.privacy.noise import deviation
 from hcfl.privacy.rules import mass_is_public
 from hcfl.privacy.sums import SHARES, averaged, is_model, once, summands
-from hcfl.privacy.uploads import hidden, single, together
+from hcfl.privacy.uploads import hidden, together
 from hcfl.privacy.vectors import clipped, noised
 from hcfl.rounds import Engine, Setting
 from hcfl.state import Broadcast, ClientState, Update
@@ -47,7 +47,7 @@ class Private:
             return only(update, broken), [state for state, bad in zip(kept, broken.tolist(), strict=True) if bad]
         device, cpu = next(iter(broadcast.ensemble.heads.values())).device, torch.device("cpu")
         update, broadcast = _on(update, cpu), replace(broadcast, ensemble=broadcast.ensemble.to(cpu))
-        each = [single(update, position) for position in range(len(update.clients))]
+        each = [only(update, mine) for mine in torch.eye(len(update.clients), dtype=torch.bool)]
         told = self._told if setting.method.adaptation.adaptive else self._summed
         return _on(told(setting, broadcast, each), device), kept
 

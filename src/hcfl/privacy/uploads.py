@@ -17,7 +17,6 @@ from hcfl.client import placed
 from hcfl.config import PrivacyConfig
 from hcfl.ensemble import Ensemble, mix
 from hcfl.method import Method
-from hcfl.models import Params
 from hcfl.privacy.noise import multiplier
 from hcfl.privacy.sums import MODELS
 from hcfl.privacy.vectors import clipped, noised
@@ -40,35 +39,6 @@ class Report:
     """In units of their own, so that weights are about weights."""
     deviation: float
     """Of the noise in them."""
-
-
-def single(update: Update, position: int) -> Update:
-    """Return one participant's part of an update."""
-    mine, shared = torch.nonzero(update.owners == position).flatten(), update.models.topology == "split"
-    models = update.models.select(mine.tolist())
-    if shared:
-        models = replace(models, extractors=_row(models.extractors, position))
-    client = update.clients[position]
-    return Update(
-        clients=(client,),
-        sizes=update.sizes[[position]],
-        models=models,
-        owners=torch.zeros(len(mine), dtype=torch.long),
-        started=update.started[mine],
-        mass=update.mass[mine],
-        weights=update.weights[[position]],
-        counts=None if update.counts is None else update.counts[[position]],
-        prototypes=None if update.prototypes is None else _of_one(update.prototypes, position),
-        signatures={client: update.signatures[client]} if client in update.signatures else {},
-    )
-
-
-def _row(params: Params, position: int) -> Params:
-    return {name: tensor[[position]] for name, tensor in params.items()}
-
-
-def _of_one(prototypes: Prototypes, position: int) -> Prototypes:
-    return Prototypes(*(getattr(prototypes, name)[[position]] for name in ("class_means", "class_counts", "mean")))
 
 
 def hidden(
