@@ -12,6 +12,7 @@ from hcfl.config import PrivacyConfig
 from hcfl.flower import dp
 from hcfl.methods import build
 from hcfl.privacy.noise import bound, deviation
+from hcfl.privacy.sums import in_units
 
 LOCAL = PrivacyConfig(mode="local-dp", clip=2.0, epsilon=0.5, delta=1e-5)
 CENTRAL = PrivacyConfig(mode="central-dp", clip=2.0, noise_multiplier=1.5, delta=1e-5)
@@ -65,7 +66,7 @@ def test_nothing_leaves_but_models_and_the_shares_that_are_needed(method, shares
     assert norm(sent) <= bound(sent, 2.0) + 1e-6
     assert bound(sent, 2.0) == pytest.approx(2.0 * sqrt(1 + len(shares)))
     for name in shares:
-        assert dp.in_units(CENTRAL, sent)[name].double().equal(sent[name].double() / 2)
+        assert in_units(sent, CENTRAL.clip)[name].double().equal(sent[name].double() / 2)
 
 
 def test_a_client_s_own_noise_is_as_large_as_its_epsilon_says():

@@ -14,8 +14,8 @@ from hcfl import rng
 from hcfl.admission import only
 from hcfl.config import PrivacyConfig
 from hcfl.privacy.noise import deviation
-from hcfl.privacy.rules import mass_is_public
-from hcfl.privacy.sums import SHARES, averaged, is_model, once, summands
+from hcfl.privacy.rules import scaled_shares
+from hcfl.privacy.sums import averaged, in_units, is_model, once, summands
 from hcfl.privacy.uploads import hidden, together
 from hcfl.privacy.vectors import clipped, noised
 from hcfl.rounds import Engine, Setting
@@ -75,9 +75,10 @@ class Private:
         if privacy.mode == "central-dp":
             sums = noised(sums, spread, self._generator(setting, broadcast))
         size = len(clients) * sum(part.numel() for part in sums.values()) * torch.float32.itemsize
-        sums = {name: part / privacy.clip if name in SHARES else part for name, part in sums.items()}
         weights = broadcast.weights[list(clients)]
-        update = averaged(broadcast.ensemble, sums, clients, weights, size, spread / privacy.clip)
+        update = averaged(
+            broadcast.ensemble, in_units(sums, privacy.clip), clients, weights, size, spread / privacy.clip
+        )
         return replace(update, held_out=None)  # Val is measured by whoever simulates
 
     def _bounded(self, setting: Setting, broadcast: Broadcast, one: Update) -> dict[str, Tensor]:
@@ -85,9 +86,7 @@ class Private:
         assert self.privacy.clip is not None
         parts = summands(broadcast.ensemble, once(one))
         models = clipped({name: part for name, part in parts.items() if is_model(name)}, self.privacy.clip)
-        public = ("mass",) if mass_is_public(setting.method) else ()
-        shares = {name: parts[name] * self.privacy.clip for name in SHARES if name in parts and name not in public}
-        return {**models, **shares}
+        return models | scaled_shares(setting.method, parts, self.privacy.clip)
 
     @staticmethod
     def _generator(setting: Setting, broadcast: Broadcast, *client: int) -> torch.Generator:

@@ -19,22 +19,18 @@ from hcfl.config import PrivacyConfig
 from hcfl.errors import InputError
 from hcfl.method import Method
 from hcfl.privacy.noise import bound, deviation, of_one_upload
-from hcfl.privacy.rules import mass_is_public
-from hcfl.privacy.sums import SHARES, Parts, is_model
+from hcfl.privacy.rules import scaled_shares
+from hcfl.privacy.sums import Parts, is_model
 
 TINY = 1e-30
 """Flower divides by the norm of what it clips, so that has to be more than 0."""
 
 
 def protected(method: Method, privacy: PrivacyConfig, parts: Parts, message: Message, context: Context) -> Parts:
-    """Return a client's summands as they may leave it: models clipped, what nobody needs left out, noise added.
-
-    Shares of samples have a norm of at most 1, so they need no clipping; they are scaled to be as large as the models.
-    """
+    """Return a client's summands as they may leave it: models clipped, what nobody needs left out, noise added."""
     assert privacy.clip is not None
     models = {name: part for name, part in parts.items() if is_model(name)}
-    kept = [name for name in SHARES if name in parts and not (name == "mass" and mass_is_public(method))]
-    shares = {name: parts[name] * privacy.clip for name in kept}
+    shares = scaled_shares(method, parts, privacy.clip)
     upload: Parts = {**_modified(fixedclipping_mod, models, privacy.clip, message, context), **shares}
     if privacy.mode == "central-dp":
         return _single(upload)
@@ -71,11 +67,6 @@ def with_noise(privacy: PrivacyConfig, sums: Parts, clients: int) -> Parts:
     with _unpredictable():
         add_gaussian_noise_inplace(list(arrays.values()), deviation(privacy, sums, clients))
     return {name: from_numpy(array) for name, array in arrays.items()}
-
-
-def in_units(privacy: PrivacyConfig, sums: Parts) -> Parts:
-    """Return sums with shares as shares."""
-    return {name: part / privacy.clip if privacy.clip and name in SHARES else part for name, part in sums.items()}
 
 
 def _modified(mod: Mod, parts: Parts, norm: float, message: Message, context: Context) -> dict[str, Tensor]:

@@ -34,7 +34,7 @@ from hcfl.flower.sum_messages import (
 )
 from hcfl.privacy.noise import deviation
 from hcfl.privacy.rules import NOISED
-from hcfl.privacy.sums import averaged
+from hcfl.privacy.sums import averaged, in_units
 from hcfl.rounds import Setting
 from hcfl.state import Broadcast, ClientState, Missing, Update
 from hcfl.tiers import Weights
@@ -110,7 +110,7 @@ class Private:
 
     def _together(self, broadcast: Broadcast, collected: Collected) -> Update:
         clients = collected.clients
-        sums = dp.in_units(self.privacy, dp.with_noise(self.privacy, collected.sums, len(clients)))
+        sums = in_units(dp.with_noise(self.privacy, collected.sums, len(clients)), self.privacy.clip)
         noise = deviation(self.privacy, sums, len(clients)) / (self.privacy.clip or 1)
         weights = broadcast.weights[list(clients)]
         return averaged(broadcast.ensemble, sums, clients, weights, collected.bytes, noise)

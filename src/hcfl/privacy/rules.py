@@ -1,5 +1,7 @@
 """Which methods can do without single clients' uploads, and why the others cannot; the settings of each way."""
 
+from torch import Tensor
+
 from hcfl.averages import Mean
 from hcfl.config import Config, Mode
 from hcfl.errors import InputError
@@ -7,6 +9,7 @@ from hcfl.local import ClusterModels
 from hcfl.method import Method
 from hcfl.methods import METHODS
 from hcfl.models import Network
+from hcfl.privacy.sums import SHARES, Parts
 from hcfl.tiers import Assigned, Single
 from hcfl.tiers.distance import Evidence
 
@@ -122,6 +125,15 @@ def mass_is_public(method: Method) -> bool:
     """Whether everybody counts alike in every cluster: then how much a client counts says nothing of its data."""
     everywhere = not method.weighting.hard or isinstance(method.weighting, Single)
     return everywhere and isinstance(method.local, ClusterModels)
+
+
+def scaled_shares(method: Method, parts: Parts, clip: float) -> dict[str, Tensor]:
+    """Return what a client says beside its models, where that says something: as large as models may be.
+
+    Shares of samples have a norm of at most 1, so they need no clipping.
+    """
+    kept = [name for name in SHARES if name in parts and not (name == "mass" and mass_is_public(method))]
+    return {name: parts[name] * clip for name in kept}
 
 
 def table() -> str:

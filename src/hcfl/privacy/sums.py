@@ -68,6 +68,11 @@ def once(update: Update) -> Update:
     )
 
 
+def in_units(sums: Parts, clip: float | None) -> dict[str, Tensor]:
+    """Return sums with shares as shares, where they were scaled to be as large as models."""
+    return {name: part / clip if clip and name in SHARES else part for name, part in sums.items()}
+
+
 def is_model(name: str) -> bool:
     """Whether a summand is a change of a model."""
     return name.startswith(tuple(MODELS.values()))
