@@ -37,10 +37,11 @@ def test_a_signal_lets_the_round_end_and_says_how_to_go_on(tmp_path):
 
 def test_a_second_signal_ends_it_at_once(tmp_path):
     run, said = tmp_path / "run", tmp_path / "said"
-    begun = begin("run", "fedavg", "--clients", "3", "--epochs", "2000", "--out", str(run), said=said)
+    flags = ["--clients", "3", "--epochs", "2000", "--rounds", "1", "--out", str(run)]
+    begun = begin("run", "fedavg", *flags, said=said)
     while not (run / "config.yaml").exists():
         time.sleep(0.01)
-    time.sleep(0.2)  # round 1 takes minutes
+    time.sleep(0.2)  # round 1 takes half a minute
     os.kill(begun.pid, signal.SIGTERM)
     while b"finishing" not in said.read_bytes():
         time.sleep(0.01)
@@ -48,8 +49,23 @@ def test_a_second_signal_ends_it_at_once(tmp_path):
     os.kill(begun.pid, signal.SIGINT)
     begun.join(30)
     assert begun.exitcode == 143, "the code of the first"
-    assert said.read_text().endswith("hcfl: interrupted before the end of the first round, so nothing is kept\n")
-    assert not run.exists()
+    assert said.read_text().endswith(f"hcfl: ended at once; from what is saved this goes on: hcfl resume {run}\n")
+    assert not run_folder.rows(run, run_folder.METRICS)
+    assert checkpoint.rounds(run / "checkpoint") == []
+
+
+def test_who_waits_for_others_to_play_tells_them_of_a_second_signal(tmp_path):
+    went_on = []
+
+    def wait():
+        signal.raise_signal(signal.SIGTERM)
+        signal.raise_signal(signal.SIGINT)
+        went_on.append(True)
+
+    with pytest.raises(Interrupted) as told, after_the_round(lambda record: None, tmp_path, elsewhere=True):
+        wait()
+    assert told.value.exit_code == 143
+    assert not went_on
 
 
 def test_handlers_are_there_for_a_run_only(tmp_path):

@@ -68,7 +68,7 @@ def _shown(config: Config, path: Path, console: Console) -> Iterator[OnRound]:
     """Give what shows each round, and ends the run after one in which somebody asked for that."""
     with (
         progress.show(config.method.name, config.training.rounds, console) as on_round,
-        interruption.after_the_round(on_round, path) as tell,
+        interruption.after_the_round(on_round, path, elsewhere=config.engine == "flower") as tell,
     ):
         yield tell
 
