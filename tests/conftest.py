@@ -2,6 +2,8 @@
 
 import os
 
+os.environ.setdefault("OMP_NUM_THREADS", "1")  # for programs that tests start: a second thread waits for a free core
+
 import pytest
 import torch
 from hypothesis import settings

@@ -30,6 +30,9 @@ QUIET = {
 }
 """Nothing calls home, and a run cannot fetch other versions of the software."""
 
+ONE_THREAD = {"OMP_NUM_THREADS": "1"}
+"""Clients take every core, so a second thread would wait for one; where a run says how many it uses, that holds."""
+
 START, GRACE = 60.0, 10.0
 """Seconds that the SuperLink may take to start, and all of them to end."""
 
@@ -102,7 +105,7 @@ def superlink(folder: Path) -> Iterator[dict[str, str]]:
     (home / "config.toml").write_text(tomli_w.dumps({"superlink": connection}), encoding="utf-8")
     programs = str(Path(sys.executable).parent)
     path = os.pathsep.join([programs, os.environ.get("PATH", "")])
-    environment = {**os.environ, **QUIET, "FLWR_HOME": str(home), "PATH": path}
+    environment = {**ONE_THREAD, **os.environ, **QUIET, "FLWR_HOME": str(home), "PATH": path}
     with (folder / "superlink.log").open("wb") as log:
         process = subprocess.Popen(
             [program("flower-superlink"), "--insecure", "--simulation", "--host", "127.0.0.1", "--port", str(port)],
