@@ -17,8 +17,8 @@ lint: setup
 types: setup
 	$(BIN)/mypy
 
-tests: setup
-	$(BIN)/pytest -n auto --dist worksteal
+tests: setup  # one worker more than cores: Flower's tests mostly wait
+	$(BIN)/pytest -n $$(($$(nproc) + 1)) --dist worksteal
 
 docs: setup  ## the documentation as a site, in build/site; a warning is an error
 	$(BIN)/sphinx-build -W --keep-going -q -b html docs build/site
