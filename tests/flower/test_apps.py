@@ -58,6 +58,16 @@ def test_every_method_gives_what_the_sequential_engine_gives(tmp_path, name):
         assert beside / len(trained) < 1000  # how models were mixed, sizes, what was measured
 
 
+def test_soft_clients_that_move_are_the_same_there(tmp_path):
+    shifted = {"clients": 12, "beta": 0.2, "alpha": 1.0, "alpha_reading": "total", "rho": 0.1, "epochs": 1, "seed": 4}
+    config = from_flat(method="hcfl++", engine="sequential", data="digits", rounds=4, **shifted)
+    execute(prepare(config), tmp_path / "sequential")
+    events = run_folder.rows(tmp_path / "sequential", "events.jsonl")
+    assert [(row["round"], row["event"]) for row in events] == [(1, "split"), (2, "move")]
+    server_app.play(simulated(12), told(config, tmp_path / "flower"))
+    same_run(tmp_path / "flower", tmp_path / "sequential")
+
+
 def test_robust_averages_are_the_same_there(tmp_path):
     config = from_flat(method="hcfl+(fedrc)", engine="sequential", aggregation="multi-krum(share=0.3)", **SMALL)
     execute(prepare(config), tmp_path / "sequential")

@@ -1,4 +1,4 @@
-"""HCFL++: conflicts of prototypes, groups that contradict each other, and what is split or merged for it."""
+"""HCFL++: conflicts of prototypes, groups that contradict each other, and what is split, merged or moved for it."""
 
 from dataclasses import replace
 
@@ -12,7 +12,7 @@ from hcfl.clusters import FIRST, LEAN, OUTSIDE, SECOND, split_weights
 from hcfl.errors import InputError
 from hcfl.tiers import ConflictDistance, Decision, Participants, Prototypes, SplitOnContradiction
 from hcfl.tiers.adaptation import principal_halves
-from hcfl.tiers.conflict import Directions, contradictions
+from hcfl.tiers.conflict import Directions, contradictions, dissents
 
 ROTATED = {0: [0, 1, 2, 3, 4], 1: [1, 2, 0, 3, 4], 2: [2, 0, 1, 3, 4]}
 """What each of three concepts calls the five things that there are."""
@@ -115,6 +115,38 @@ def test_a_single_client_is_no_group():
     assert contradictions(seen, torch.tensor([[True, True, False], [False, False, True]]))[0, 1] == -torch.inf
 
 
+def test_one_client_of_a_group_can_speak_for_a_class():
+    held = [[True] * 5, [False, False, True, True, True], [True] * 5, [False, False, True, True, True]]
+    seen = Directions.of(federation([0, 0, 1, 1], held=held).prototypes)
+    assert contradictions(seen, torch.tensor([[True, True, False, False], [False, False, True, True]]))[0, 1] > 0.5
+
+
+def test_who_dissents_is_compared_with_the_others_of_each_group():
+    one, two, three = torch.eye(3)
+    a, b = torch.stack([one, two, three]), torch.stack([two, one, three])
+    seen = Directions(torch.stack([a, a, b, b, b]), torch.ones(5, 3, dtype=torch.bool))
+    groups = torch.tensor([[True, True, True, False, False], [False, False, False, True, True]])
+    # Classes 0 and 1 conflict by 1 − 0 each, seen from both sides. Client 0's own group without it is a + b: cosines
+    # √½ with either name, so neither is nearer; client 2's without it is twice a.
+    expected = torch.tensor([[0.0, 2.0], [0.0, 2.0], [2.0, 0.0], [0.0, 0.0], [0.0, 0.0]])
+    expected[3:, 0] = 2 * (2 / 5**0.5 - 1 / 5**0.5)  # a + a + b
+    assert_close(dissents(seen, groups), expected)
+
+
+@given(st.integers(0, 10**6))
+def test_dissent_from_another_client_is_the_distance(seed):
+    seen = federation([0, 1, 2, 0], seed, noise=0.5, held=[[True] * 5, [True, False, True, True, False]] * 2)
+    found = dissents(Directions.of(seen.prototypes), torch.eye(4, dtype=torch.bool))
+    assert_close(found, ConflictDistance().between(seen))
+
+
+def test_dissent_is_found_in_parts_that_fit_memory(monkeypatch):
+    seen, groups = Directions.of(federation([0, 1, 2] * 5, noise=0.5).prototypes), torch.eye(3).bool().repeat(1, 5)
+    whole = dissents(seen, groups)
+    monkeypatch.setattr("hcfl.tiers.conflict.CHUNK", 3 * 5 * 32 * 4)
+    assert_close(dissents(seen, groups), whole)
+
+
 def test_halves_are_cut_by_the_principal_coordinate():
     distance = torch.tensor([[0.0, 1.0, 0.1, 1.0, 0.1], [1.0, 0.0, 1.0, 0.1, 1.0], [0.1, 1.0, 0.0, 1.0, 0.1]])
     distance = torch.cat([distance, distance[1:2], distance[:1]])
@@ -154,6 +186,22 @@ def test_clusters_that_do_not_contradict_each_other_merge_into_the_larger():
 def test_clusters_without_two_classes_in_common_stay_apart():
     held = [[True, True, False, False, False]] * 3 + [[False, True, True, True, False]] * 3
     assert decide(federation([0] * 6, held=held, members=[0, 0, 0, 1, 1, 1])).merges == ()
+
+
+def test_who_contradicts_its_cluster_moves_to_the_one_it_agrees_with():
+    concepts = [0, 1, 2] * 6
+    members = list(concepts)
+    members[4], members[9] = 2, 1
+    seen = federation(concepts, noise=0.3, cameras=0.3, members=members)
+    decision = decide(seen)
+    assert decision.splits == decision.merges == ()
+    assert [(move.client, move.to) for move in decision.moves] == [(seen.clients[4], 1), (seen.clients[9], 0)]
+
+
+def test_who_shares_no_disputed_class_stays():
+    concepts, held = [0, 1, 2] * 6, [[True] * 5] * 17 + [[False, False, False, True, True]]
+    members = [*concepts[:17], 0]
+    assert decide(federation(concepts, noise=0.3, held=held, members=members)) == Decision()
 
 
 def test_what_is_nobody_s_is_removed():

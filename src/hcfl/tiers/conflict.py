@@ -17,9 +17,6 @@ from hcfl.tiers.distance import Evidence, Participants, Prototypes
 CHUNK = 1 << 24
 """Cosines at a time: pairs of clients × pairs of classes would not fit into memory."""
 
-SUPPORT = 2
-"""Clients that must hold a class in a group for the group to have a say about it."""
-
 
 @dataclass(frozen=True)
 class Directions:
@@ -45,7 +42,7 @@ class Directions:
         Every client counts alike, so that no camera has more of a say than others.
         """
         groups = groups.to(self.units)
-        held = groups @ self.held.to(groups) >= SUPPORT
+        held = groups @ self.held.to(groups) > 0
         return Directions(normalize(torch.einsum("gi,icf->gcf", groups, self.units), dim=2), held)
 
     def conflicts(self, others: "Directions") -> Tensor:
@@ -53,13 +50,8 @@ class Directions:
 
         (mine, others, classes); −∞ where one of the two does not hold the class, or the other one no other.
         """
-        classes = self.units.shape[1]
         cosines = torch.einsum("icf,jdf->ijcd", self.units, others.units)
-        same = cosines.diagonal(dim1=2, dim2=3)
-        hidden = ~others.held[None, :, None, :] | torch.eye(classes, dtype=torch.bool, device=cosines.device)
-        other = cosines.masked_fill(hidden, -torch.inf).amax(dim=3)
-        both = self.held.unsqueeze(1) & others.held.unsqueeze(0)
-        return torch.where(both, other - same, -torch.inf)
+        return _nearer_to_another(cosines, self.held.unsqueeze(1), others.held.unsqueeze(0))
 
     def part(self, rows: slice) -> "Directions":
         """Return some of the clients."""
@@ -87,11 +79,45 @@ def contradictions(directions: Directions, groups: Tensor) -> Tensor:
     """How much groups of clients contradict each other, (groups, groups), from who is in which: (groups, clients).
 
     Both must see a class's conflict, so the smaller of the two views counts; and of the classes the second largest,
-    since whoever gives a class another name gives its name to another class. −∞ where they share fewer than two.
+    since whoever gives a class another name gives its name to another class. −∞ where they share fewer than two, and
+    where a group is one client.
     """
     pooled = directions.pooled(groups)
-    seen = pooled.conflicts(pooled)
+    several = (groups.sum(dim=1) > 1).to(pooled.held.device)
+    seen = torch.where((several.unsqueeze(1) & several).unsqueeze(2), pooled.conflicts(pooled), -torch.inf)
     mutual = torch.minimum(seen, seen.transpose(0, 1))
     if mutual.shape[2] < 2:
         return mutual.new_full(mutual.shape[:2], -torch.inf)
     return mutual.topk(2, dim=2).values[:, :, 1]
+
+
+def dissents(directions: Directions, groups: Tensor) -> Tensor:
+    """How much each client contradicts each group without itself, (clients, groups): as `ConflictDistance` has it."""
+    groups = groups.to(directions.units)
+    sums = torch.einsum("gi,icf->gcf", groups, directions.units)
+    holders = groups @ directions.held.to(groups)
+    clients, classes, features = directions.units.shape
+    size = max(1, CHUNK // (len(groups) * classes * max(classes, features)))
+    found = []
+    for start in range(0, clients, size):
+        mine, inside = directions.part(slice(start, start + size)), groups.T[start : start + size]
+        others = sums - inside[:, :, None, None] * mine.units.unsqueeze(1)
+        theirs = holders - inside.unsqueeze(2) * mine.held.to(groups).unsqueeze(1) > 0.5  # counts, but as floats
+        cosines = torch.einsum("icf,igdf->igcd", mine.units, normalize(others, dim=3))
+        held = mine.held.unsqueeze(1)
+        seen = _nearer_to_another(cosines, held, theirs).clamp_min(0)
+        seen_by_them = _nearer_to_another(cosines.mT, theirs, held).clamp_min(0)
+        found.append((seen + seen_by_them).sum(dim=2) / 2)
+    return torch.cat(found)
+
+
+def _nearer_to_another(cosines: Tensor, mine: Tensor, theirs: Tensor) -> Tensor:
+    """How much nearer each of my classes is to another one of theirs than to the same, (…, classes).
+
+    `cosines` is (…, my classes, their classes), and who holds which (…, classes). −∞ where one of the two does not
+    hold the class, or the other one no other.
+    """
+    same = cosines.diagonal(dim1=-2, dim2=-1)
+    hidden = ~theirs.unsqueeze(-2) | torch.eye(cosines.shape[-1], dtype=torch.bool, device=cosines.device)
+    other = cosines.masked_fill(hidden, -torch.inf).amax(dim=-1)
+    return torch.where(mine & theirs, other - same, -torch.inf)

@@ -1,4 +1,4 @@
-"""HCFL++: clusters that contradict themselves split, clusters that do not contradict each other merge (our own)."""
+"""HCFL++: clusters that contradict themselves split, those that agree merge, clients who dissent move (our own)."""
 
 from dataclasses import dataclass
 from typing import Literal
@@ -7,9 +7,9 @@ import torch
 from torch import Tensor
 
 from hcfl.errors import InputError
-from hcfl.tiers.adaptation.decision import Decision, MergeDecision, SplitDecision, cluster_blocks
+from hcfl.tiers.adaptation.decision import Decision, MergeDecision, MoveDecision, SplitDecision, cluster_blocks
 from hcfl.tiers.adaptation.split import smaller_part
-from hcfl.tiers.conflict import Directions, contradictions
+from hcfl.tiers.conflict import Directions, contradictions, dissents
 from hcfl.tiers.distance import Evidence, Participants
 
 
@@ -20,9 +20,11 @@ class SplitOnContradiction:
     The distance only proposes the two groups, by its principal coordinate. Whether they are groups at all is asked of
     their pooled prototypes, in which noise and cameras of single clients average out. One outlier can neither be a
     group nor raise the score. While φ is still poor, noise can look like a contradiction; when φ is better, it no
-    longer does, and what was split for nothing is merged again. One change a round, beside the removal of clusters
-    that are nobody's. `rule` says what a split does to weights: members lean to their part, so that later E-steps can
-    overrule it, but heads that are still nearly equal do not lose it at once.
+    longer does, and what was split for nothing is merged again. Where clusters stay as they are, clients who contradict
+    their own by ρ more than another one move there: E-steps rarely take back what the first cuts, by a poor φ, did to
+    single clients. One split or merge a round, beside the removal of clusters that are nobody's. `rule` says what a
+    split does to weights: members lean to their part, so that later E-steps can overrule it, but heads that are still
+    nearly equal do not lose it at once.
     """
 
     rho: float = 0.4
@@ -36,20 +38,20 @@ class SplitOnContradiction:
             raise InputError(f"rho = {self.rho}: must be greater than 0")
 
     def decide(self, participants: Participants, distance: Tensor | None, occupied: Tensor) -> Decision:
-        """Merge the two clusters that agree best, if any do; else split the one whose halves agree least."""
+        """Merge the two clusters that agree best, if any do; else split the one whose halves agree least; else move."""
         assert distance is not None
         assert participants.prototypes is not None
         empty = tuple(torch.nonzero(~occupied).flatten().tolist())
         directions = Directions.of(participants.prototypes)
         if merge := self._merge(participants, directions):
             return Decision(remove=empty, merges=(merge,))
-        split = self._split(participants, directions, distance)
-        return Decision((split,) if split else (), empty)
+        if split := self._split(participants, directions, distance):
+            return Decision((split,), empty)
+        return Decision(remove=empty, moves=self._moves(participants, directions))
 
     def _merge(self, participants: Participants, directions: Directions) -> MergeDecision | None:
         """Find the two clusters whose participants contradict each other least; who shares no classes says nothing."""
-        clusters = torch.tensor(sorted(set(participants.members.tolist())))
-        inside = clusters.unsqueeze(1) == participants.members
+        clusters, inside = _members(participants)
         scores, sizes = contradictions(directions, inside).cpu(), inside.sum(dim=1)
         scores = scores.masked_fill(~scores.isfinite(), torch.inf).fill_diagonal_(torch.inf)
         place = int(scores.argmin())
@@ -71,6 +73,22 @@ class SplitOnContradiction:
                 mean = float(block.distance.mean())
                 found, most = block.split(parts, self.rule, maximum=score, mean=mean, threshold=self.rho), score
         return found
+
+    def _moves(self, participants: Participants, directions: Directions) -> tuple[MoveDecision, ...]:
+        """Find who contradicts its own cluster by ρ more than another one."""
+        clusters, inside = _members(participants)
+        dissent = dissents(directions, inside).cpu()
+        least, place = dissent.min(dim=1)
+        leaving = torch.nonzero(dissent[inside.T] - least >= self.rho).flatten().tolist()
+        return tuple(
+            MoveDecision(participants.clients[row], int(clusters[place[row]]), with_model=False) for row in leaving
+        )
+
+
+def _members(participants: Participants) -> tuple[Tensor, Tensor]:
+    """Return the clusters that participants are in, and who is in which: (clusters, participants)."""
+    clusters = torch.tensor(sorted(set(participants.members.tolist())))
+    return clusters, clusters.unsqueeze(1) == participants.members
 
 
 def principal_halves(distance: Tensor) -> list[bool]:
