@@ -15,7 +15,7 @@ from typing import Any
 
 import last_rounds
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from hcfl import methods, rng
 from hcfl.config import from_flat
@@ -23,7 +23,8 @@ from hcfl.ensemble import Copies, Ensemble, stack
 from hcfl.experiment import execute, prepare
 from hcfl.local import Job
 from hcfl.method import Method
-from hcfl.models import Network, Params
+from hcfl.models import Builder, Network, Pair, Params
+from hcfl.models.zoo import AxisToFront
 from hcfl.playing import Prepared
 from hcfl.rounds import Setting
 from hcfl.state import Broadcast, ClientState, Update
@@ -166,16 +167,23 @@ class LastingMomentum:
         return {name: leaf.detach() for name, leaf in leaves.items()}
 
 
-def prepared(method: Method, settings: dict[str, Any], engine: Any = None) -> Prepared:
-    """Prepare a run of a method, if asked with another engine."""
-    found = prepare(from_flat(**settings), method=method)
+def normalised(shape: tuple[int, ...], classes: int) -> Pair:
+    """Return two convolutions with batch normalisation, for small images."""
+    layers: list[nn.Module] = [AxisToFront()]
+    for inward, outward in ((shape[-1], 16), (16, 32)):
+        layers += [nn.Conv2d(inward, outward, 3, padding=1), nn.BatchNorm2d(outward), nn.ReLU(), nn.MaxPool2d(2)]
+    return nn.Sequential(*layers, nn.Flatten()), nn.Linear(32 * (shape[0] // 4) * (shape[1] // 4), classes)
+
+
+def prepared(method: Method, settings: dict[str, Any], engine: Any = None, model: Builder | None = None) -> Prepared:
+    """Prepare a run of a method, if asked with another engine or model."""
+    found = prepare(from_flat(**settings), method=method, model=model)
     return found if engine is None else replace(found, setting=replace(found.setting, engine=engine))
 
 
 def variants(name: str, settings: dict[str, Any], data: str) -> dict[str, Callable[[], Prepared]]:
     """Return every choice as a run that could start."""
     base = methods.build(name)
-    normalised = {**settings, "model": "mobilenet-v2", "lr": 0.03, "rounds": 30}
     found = {
         "as decided": lambda: prepared(base, settings),
         "K⁰ = 3": lambda: prepared(methods.build(name, clusters=3), settings),
@@ -186,8 +194,8 @@ def variants(name: str, settings: dict[str, Any], data: str) -> dict[str, Callab
     if data == "digits":
         found |= {
             "momentum persists": lambda: prepared(base, settings, LastingMomentum()),
-            "MobileNet-V2, 30 rounds, as decided": lambda: prepared(base, normalised),
-            "MobileNet-V2, batch statistics in the E-step": lambda: prepared(base, normalised, OwnStatistics()),
+            "batch normalisation, as decided": lambda: prepared(base, settings, model=normalised),
+            "batch statistics in the E-step": lambda: prepared(base, settings, OwnStatistics(), normalised),
         }
     else:
         late = Later(base.adaptation, 30)

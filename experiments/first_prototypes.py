@@ -15,8 +15,9 @@ from torch.nn.functional import interpolate
 from hcfl.config import from_flat
 from hcfl.ensemble import embed
 from hcfl.experiment import prepare
-from hcfl.tiers import ConflictDistance, Participants
+from hcfl.tiers import ConflictDistance, Participants, SplitOnContradiction
 from hcfl.tiers.adaptation import complete_linkage_halves, principal_halves
+from hcfl.tiers.conflict import Directions, dissents
 from hcfl.tiers.distance import class_distance, prototypes
 
 BATCH = 512
@@ -74,6 +75,15 @@ def main() -> None:
         ]
         ari = adjusted_rand_score(truth.concept[truth.affected], second[truth.affected])
         print(f"{name}: {(~second).sum()} | {second.sum()}, affected clients by concept {by_concept}, ARI {ari:.2f}")
+
+    concept, affected = torch.as_tensor(truth.concept).long(), torch.as_tensor(truth.affected)
+    dissent = dissents(Directions.of(found), concept == torch.arange(3).unsqueeze(1))[affected]
+    nearest = dissent.argmin(dim=1)
+    for step, placed in enumerate(("in its own concept", "in the next one", "in the one after")):
+        here = (concept[affected] + step) % 3
+        moves = dissent.gather(1, here.unsqueeze(1))[:, 0] - dissent.amin(dim=1) >= SplitOnContradiction.rho
+        home = int((moves & (nearest == concept[affected])).sum())
+        print(f"an affected client {placed}: {int(moves.sum())} of {len(moves)} move, {home} of them to their concept")
 
 
 if __name__ == "__main__":
