@@ -28,7 +28,7 @@ from hcfl.models.zoo import AxisToFront
 from hcfl.playing import Prepared
 from hcfl.rounds import Setting
 from hcfl.state import Broadcast, ClientState, Update
-from hcfl.tiers import Adaptation, Decision, Participants, Seen, Weighting, Weights
+from hcfl.tiers import Seen, Weighting, Weights
 from hcfl.training import trained_parts, weighted_loss
 
 SETTINGS: dict[str, dict[str, Any]] = {
@@ -69,21 +69,6 @@ class Repeated:
         for _ in range(self.times):
             weights = self.once.newcomer(weights, seen)
         return weights
-
-
-@dataclass(frozen=True)
-class Later:
-    """No cluster changes in the first rounds."""
-
-    then: Adaptation
-    first: int
-    adaptive: bool = True
-    uses_distance: bool = True
-    needs: None = None
-
-    def decide(self, participants: Participants, distance: Tensor | None, occupied: Tensor) -> Decision:
-        """Wait."""
-        return self.then.decide(participants, distance, occupied) if participants.round > self.first else Decision()
 
 
 @dataclass(frozen=True)
@@ -187,7 +172,7 @@ def variants(name: str, settings: dict[str, Any], data: str) -> dict[str, Callab
     found = {
         "as decided": lambda: prepared(base, settings),
         "K⁰ = 3": lambda: prepared(methods.build(name, clusters=3), settings),
-        "no split before round 10": lambda: prepared(replace(base, adaptation=Later(base.adaptation, 10)), settings),
+        "no split before round 10": lambda: prepared(replace(base, warm_up=10), settings),
         "five E-steps a round": lambda: prepared(replace(base, weighting=Repeated(base.weighting, 5)), settings),
         "β literal": lambda: prepared(base, {**settings, "beta_reading": "literal"}),
     }
@@ -198,8 +183,7 @@ def variants(name: str, settings: dict[str, Any], data: str) -> dict[str, Callab
             "batch statistics in the E-step": lambda: prepared(base, settings, OwnStatistics(), normalised),
         }
     else:
-        late = Later(base.adaptation, 30)
-        found["no split before round 30"] = lambda: prepared(replace(base, adaptation=late), settings)
+        found["no split before round 30"] = lambda: prepared(replace(base, warm_up=30), settings)
     return found
 
 

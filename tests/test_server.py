@@ -12,11 +12,15 @@ from hcfl.aggregation import aggregate, own_models, own_updates, whole_updates
 from hcfl.averages import weighted_mean
 from hcfl.changes import apply
 from hcfl.clusters import Merge, Move, Removal, Split
+from hcfl.config import from_flat
 from hcfl.ensemble import Ensemble, initialise
+from hcfl.errors import InputError
+from hcfl.experiment import prepare
 from hcfl.local import ClusterModels
 from hcfl.method import Method
 from hcfl.methods import build
 from hcfl.models import MODELS, Network
+from hcfl.rounds import play
 from hcfl.state import Update
 from hcfl.tiers import (
     Conditional,
@@ -696,3 +700,21 @@ def test_a_parameter_that_is_a_single_number_is_compared_like_any_other(topology
     trained = replace(update(0, 1, [[0.0]], [1.0, 0.0], columns=(0,)), models=sent)
     assert_close(whole_updates(network, received, trained, torch.tensor([0])), torch.tensor([[1.0, 3.0]]))
     assert trained.finite.tolist() == [True]
+
+
+def test_clusters_change_only_after_the_warm_up():
+    flags = {"data": "digits", "clients": 6, "concepts": 2, "beta": 0.9, "rounds": 3, "epochs": 1}
+    rounds = []
+    for warm_up in (0, 2):
+        prepared = prepare(from_flat(method="hcfl+(fedrc)", rho=0.1, warm_up=warm_up, **flags))
+        *_, (last, _) = play(prepared.setting, prepared.state, 3)
+        rounds.append(min(change.round for change in last.server.changes))
+    assert rounds == [1, 3]
+
+
+@pytest.mark.parametrize(
+    ("name", "warm_up", "reason"), [("fedem", 5, "its clusters never change"), ("hcfl++", -1, "0 or more")]
+)
+def test_a_warm_up_without_sense_is_refused(name, warm_up, reason):
+    with pytest.raises(InputError, match=f"warm_up = {warm_up}, but .*{reason}"):
+        replace(build(name), warm_up=warm_up)

@@ -117,6 +117,7 @@ class MethodConfig(Section):
     lost_ids: bool | None = Field(None, description="CFL: take positions in a cluster for client ids, a public bug")
     from_start: bool | None = Field(None, description="ICFL: α* starts at alpha0 instead of 0")
     mu: float | None = Field(None, ge=0, le=1, description="HCFL+: μ̃, how freely samples leave their client's weights")
+    warm_up: int = Field(0, ge=0, description="rounds in which clusters do not split, merge, move or go yet")
 
 
 class TrainingConfig(Section):

@@ -101,8 +101,9 @@ def prepare(
 
 def method_of(config: MethodConfig) -> Method:
     """Return a named method with its settings, and the tiers that take the place of its own."""
-    method = methods.build(config.name, **config.model_dump(exclude={"name", *TIERS}))
-    return compose.override(method, **config.model_dump(include=set(TIERS)))
+    method = methods.build(config.name, **config.model_dump(exclude={"name", "warm_up", *TIERS}))
+    method = compose.override(method, **config.model_dump(include=set(TIERS)))
+    return replace(method, warm_up=config.warm_up)
 
 
 BATCHED_PARAMETERS = 150_000

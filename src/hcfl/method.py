@@ -53,6 +53,8 @@ class Method:
     """What clients train."""
     aggregation: Average = field(default_factory=Mean)
     """How their models become one."""
+    warm_up: int = 0
+    """Rounds at the start in which clusters stay as they are: a network that has learnt nothing tells nobody apart."""
     name: str = "custom"
 
     def __post_init__(self) -> None:
@@ -154,6 +156,11 @@ def _conflicts_of_adaptation(method: Method) -> Reasons:
     adaptation = method.adaptation
     splits = isinstance(adaptation, SplitAndRemove | SplitOnContradiction | SplitWhenStationary | SplitBySpectrum)
     groups = isinstance(adaptation, HierarchicalOnce | DecomposedCosineGroups | WeightedKMeans)
+    yield method.warm_up < 0, f"warm_up = {method.warm_up}, but it is a number of rounds, 0 or more"
+    yield (
+        method.warm_up > 0 and not adaptation.adaptive,
+        f"warm_up = {method.warm_up}, but its clusters never change, so there is nothing to wait for",
+    )
     yield adaptation.uses_distance and method.distance is None, "the adaptation needs a distance to decide by"
     yield (
         not adaptation.uses_distance and method.distance is not None,

@@ -22,7 +22,7 @@ from hcfl.models import Network
 from hcfl.precision import matrix_products
 from hcfl.split_distances import Distances
 from hcfl.state import Broadcast, ServerState, Update
-from hcfl.tiers import Correlation, HardByLoss, HardByParameters, Joint, Participants
+from hcfl.tiers import Correlation, Decision, HardByLoss, HardByParameters, Joint, Participants
 from hcfl.tiers import gaussians as densities
 from hcfl.tiers.formulation import class_shares
 from hcfl.tiers.measuring import measured
@@ -120,7 +120,8 @@ def conclude(
 
     seen = _participants(method, network, state, after, update)
     distance = None if method.distance is None else measured(method.distance, seen)
-    decision = method.adaptation.decide(seen, distance, _occupied(method, after))
+    wait = seen.round <= method.warm_up
+    decision = Decision() if wait else method.adaptation.decide(seen, distance, _occupied(method, after))
     decided_by = None if distance is None else Distances(seen.clients, distance)
     return apply(state.ensemble, after, decision, method.weighting.hard, update, average, buffers), decided_by
 
