@@ -17,7 +17,6 @@ from hcfl.errors import InputError
 from hcfl.experiment import method_of
 from hcfl.experiments import Column, Row, Table
 from hcfl.method import Method
-from hcfl.methods import build
 
 TABLES = experiments.names()
 ON_DIGITS = ["--set", "data.source=digits", "--set", "data.scenario=null", "--set", "data.resize=null"]
