@@ -133,6 +133,12 @@ def test_who_dissents_is_compared_with_the_others_of_each_group():
     assert_close(dissents(seen, groups), expected)
 
 
+def test_nobody_dissents_about_a_class_that_none_of_the_others_hold():
+    # Client 0's class 0 looks like client 1's class 1, but only client 0 has a class 0.
+    seen = directions([[[0.6, 0.8], [0.0, 1.0]], [[0.0, 0.0], [0.0, 1.0]]], [[True, True], [False, True]])
+    assert dissents(seen, torch.tensor([[True, True]])).tolist() == [[0.0], [0.0]]
+
+
 @given(st.integers(0, 10**6))
 def test_dissent_from_another_client_is_the_distance(seed):
     seen = federation([0, 1, 2, 0], seed, noise=0.5, held=[[True] * 5, [True, False, True, True, False]] * 2)

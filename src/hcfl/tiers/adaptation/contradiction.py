@@ -7,7 +7,14 @@ import torch
 from torch import Tensor
 
 from hcfl.errors import InputError
-from hcfl.tiers.adaptation.decision import Decision, MergeDecision, MoveDecision, SplitDecision, cluster_blocks
+from hcfl.tiers.adaptation.decision import (
+    Decision,
+    MergeDecision,
+    MoveDecision,
+    SplitDecision,
+    cluster_blocks,
+    moves,
+)
 from hcfl.tiers.adaptation.split import smaller_part
 from hcfl.tiers.conflict import Directions, contradictions, dissents
 from hcfl.tiers.distance import Evidence, Participants
@@ -79,10 +86,7 @@ class SplitOnContradiction:
         clusters, inside = _members(participants)
         dissent = dissents(directions, inside).cpu()
         least, place = dissent.min(dim=1)
-        leaving = torch.nonzero(dissent[inside.T] - least >= self.rho).flatten().tolist()
-        return tuple(
-            MoveDecision(participants.clients[row], int(clusters[place[row]]), with_model=False) for row in leaving
-        )
+        return moves(participants, clusters[place], dissent[inside.T] - least >= self.rho)
 
 
 def _members(participants: Participants) -> tuple[Tensor, Tensor]:

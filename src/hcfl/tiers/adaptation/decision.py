@@ -127,3 +127,11 @@ def cluster_blocks(participants: Participants, distance: Tensor) -> dict[int, Bl
             clients = tuple(participants.clients[row] for row in rows.tolist())
             blocks[cluster] = Block(cluster, rows, clients, distance[rows][:, rows])
     return blocks
+
+
+def moves(
+    participants: Participants, wanted: Tensor, who: Tensor, with_model: bool = False
+) -> tuple[MoveDecision, ...]:
+    """Put those who are asked, (participants,), into the clusters that are wanted for them, where that is another."""
+    rows = zip(participants.clients, participants.members.tolist(), wanted.tolist(), who.tolist(), strict=True)
+    return tuple(MoveDecision(client, to, with_model) for client, now, to, asked in rows if asked and now != to)

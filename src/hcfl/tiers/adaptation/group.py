@@ -4,7 +4,6 @@ Dealing one cluster's clients into n groups is n − 1 splits: all but the large
 """
 
 import warnings
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal
 
@@ -15,7 +14,7 @@ from torch import Tensor
 from torch.nn.functional import normalize
 
 from hcfl.errors import InputError
-from hcfl.tiers.adaptation.decision import Decision, MoveDecision, SplitDecision
+from hcfl.tiers.adaptation.decision import Decision, SplitDecision, moves
 from hcfl.tiers.distance import Evidence, Participants
 
 Labels = NDArray[np.int64]
@@ -56,7 +55,7 @@ class HierarchicalOnce:
         far = ~settled & (apart > self.threshold)
         return Decision(
             splits=self._found(participants, distance, settled, far, *numbers),
-            moves=tuple(_moves(participants, nearest, ~settled & ~far)),
+            moves=moves(participants, nearest, ~settled & ~far),
         )
 
     def _cut(self, distance: Tensor) -> Labels:
@@ -109,7 +108,7 @@ class DecomposedCosineGroups:
         updates = participants.signatures
         if len(occupied) > 1:
             settled, nearest, _ = nearest_clusters(participants, _distance_to_group_means(participants, updates))
-            return Decision(moves=tuple(_moves(participants, nearest, ~settled)))
+            return Decision(moves=moves(participants, nearest, ~settled))
         profile = decomposed_cosine(updates, self.groups)
         if (labels := k_means(profile, self.groups)) is None:
             return Decision()
@@ -152,7 +151,7 @@ class WeightedKMeans:
             return Decision()
         wanted = torch.tensor([present[label] for label in labels])
         everybody = torch.ones(len(wanted), dtype=torch.bool)
-        return Decision(moves=tuple(_moves(participants, wanted, everybody, with_model=True)))
+        return Decision(moves=moves(participants, wanted, everybody, with_model=True))
 
 
 def _at_least_two(groups: int) -> None:
@@ -223,8 +222,3 @@ def _distance_to_group_means(participants: Participants, updates: Tensor) -> Ten
     mates = (same & ~participants.unplaced).to(updates)
     means = mates @ updates / mates.sum(dim=1, keepdim=True).clamp_min(1)
     return 1 - normalize(updates, dim=1) @ normalize(means, dim=1).T
-
-
-def _moves(participants: Participants, wanted: Tensor, who: Tensor, with_model: bool = False) -> Iterator[MoveDecision]:
-    rows = zip(participants.clients, participants.members.tolist(), wanted.tolist(), who.tolist(), strict=True)
-    return (MoveDecision(client, to, with_model) for client, now, to, asked in rows if asked and now != to)
