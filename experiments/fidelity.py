@@ -46,9 +46,9 @@ class Study:
         return reproduce.task_of(Config.parse({**values, "seed": seed, "device": device}), out)
 
 
-def studies() -> tuple[dict[str, Study], list[tuple[str, str, int]]]:
+def studies(file: Path) -> tuple[dict[str, Study], list[tuple[str, str, int]]]:
     """Read what is asked for: the studies by name, and their runs (study, row, seed) in order."""
-    plan = read_yaml(HERE / "fidelity.yaml", "plan")
+    plan = read_yaml(file, "plan")
     found = {}
     for name, parts in plan["studies"].items():
         table = experiments.load(parts["table"])
@@ -116,6 +116,7 @@ def picture(study: Study, wanted: dict[str, list[reproduce.Task]]) -> Figure:
 def main() -> None:
     """Play the queue, or show the tables."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--plan", type=Path, default=HERE / "fidelity.yaml", help="what to play (default fidelity.yaml)")
     parser.add_argument("--out", type=Path, default=HERE / "results")
     parser.add_argument("--device", default="cuda")
     parser.add_argument("--workers", type=int, default=2)
@@ -124,7 +125,7 @@ def main() -> None:
     parser.add_argument("--picture", type=Path, help="draw the curves of one study into this file")
     parser.add_argument("--of", default="beta-0.2", help="which (default beta-0.2)")
     options = parser.parse_args()
-    known, runs = studies()
+    known, runs = studies(options.plan)
     tasks = {run: known[run[0]].task(*run[1:], options.out, options.device) for run in runs}
     if not options.tables:
 
