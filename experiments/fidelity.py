@@ -1,20 +1,23 @@
-"""The paper's numbers beside ours: play the queue of full runs in fidelity.yaml, and show what is there.
+"""The paper's numbers beside ours: play a queue of runs, and show what is there.
 
-    python experiments/fidelity.py --device cuda --workers 2   # goes on where it was interrupted
+    python experiments/fidelity.py --device cuda --workers 2   # full runs; goes on where it was interrupted
     python experiments/fidelity.py --tables                    # the tables of docs/fidelity.md
-    python experiments/fidelity.py --tables --picture docs/images/fidelity.png --of beta-0.2   # its curves
+    python experiments/fidelity.py --tables --picture docs/images/fidelity.png --frontier docs/images/frontier.png
+    python experiments/fidelity.py --plan experiments/digits.yaml --device cpu --out runs/digits   # on digits, on a CPU
 
-Every run is a small folder (configuration, metrics, events, summary) in experiments/results.
+Every run is a small folder (configuration, metrics, events, summary); full runs are kept in experiments/results.
 """
 
 import argparse
 import json
-from collections.abc import Iterator
+import re
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import mean, stdev
 from typing import Any
 
+from matplotlib import colormaps
 from matplotlib.figure import Figure
 
 from hcfl import experiments, reproduce, run_folder
@@ -24,6 +27,10 @@ from hcfl.report import plots
 from hcfl.yaml_files import read_yaml
 
 HERE = Path(__file__).parent
+COLOURS = colormaps["tab20"].colors
+MARKERS = "osD^vP*X"
+Point = tuple[float, float, float]
+"""Val, Test and K."""
 
 
 @dataclass(frozen=True)
@@ -61,6 +68,19 @@ def studies(file: Path) -> tuple[dict[str, Study], list[tuple[str, str, int]]]:
     return found, runs
 
 
+def by_row(study: Study, runs: Iterable[tuple[str, reproduce.Task]]) -> dict[str, list[reproduce.Task]]:
+    """Return the runs of each row, in the order of the paper's table; ours come last."""
+    found: dict[str, list[reproduce.Task]] = {row: [] for row in study.rows}
+    for row, task in runs:
+        found[row].append(task)
+    return {row: tasks for row, tasks in found.items() if tasks}
+
+
+def summaries(tasks: Sequence[reproduce.Task]) -> list[dict[str, Any]]:
+    """Return what finished runs ended with."""
+    return [json.loads((task.folder / run_folder.SUMMARY).read_text(encoding="utf-8")) for task in tasks if task.done]
+
+
 def lines(study: Study, wanted: dict[str, list[reproduce.Task]]) -> Iterator[str]:
     """Return a study as Markdown; in brackets what the paper prints."""
     yield f"### {study.title}"
@@ -68,11 +88,10 @@ def lines(study: Study, wanted: dict[str, list[reproduce.Task]]) -> Iterator[str
     yield "| method | seeds | Val, best | Test, best | Test at best Val | K | K, most | ARI, affected |"
     yield "|---|---|---|---|---|---|---|---|"
     for row, tasks in wanted.items():
-        there = [task for task in tasks if task.done]
-        summaries = [json.loads((task.folder / run_folder.SUMMARY).read_text(encoding="utf-8")) for task in there]
+        there = summaries(tasks)
 
         def cell(key: str, scale: float = 1.0, digits: int = 1, paper: str | None = None) -> str:
-            values = [scale * summary[key] for summary in summaries if summary[key] is not None]  # noqa: B023
+            values = [scale * summary[key] for summary in there if summary[key] is not None]  # noqa: B023
             spread = f" ± {stdev(values):.{digits}f}" if len(values) > 1 else ""
             printed = None
             if paper and study.published:
@@ -94,36 +113,74 @@ def lines(study: Study, wanted: dict[str, list[reproduce.Task]]) -> Iterator[str
 
 def picture(study: Study, wanted: dict[str, list[reproduce.Task]]) -> Figure:
     """Draw Val, Test, K and the agreement with the true concepts over rounds, of each row's first seed."""
-    figure = Figure(figsize=(13, 3.4), layout="constrained")
+    figure = Figure(figsize=(15, 3.6), layout="constrained")
     panels = dict(zip(("val", "test", "clusters", "ari_affected"), figure.subplots(1, 4), strict=True))
     titles = {"val": "Val", "test": "Test", "clusters": "K", "ari_affected": "ARI, affected clients"}
-    for row, tasks in wanted.items():
+    for number, (row, tasks) in enumerate(wanted.items()):
         if not tasks[0].done:
             continue
         rows = run_folder.rows(tasks[0].folder, run_folder.METRICS)
         for key, axes in panels.items():
             points = [(entry["round"], entry[key]) for entry in rows if entry[key] is not None]
-            axes.plot(*zip(*points, strict=True), label=row, linewidth=1.2)
+            axes.plot(*zip(*points, strict=True), label=row, color=COLOURS[number], linewidth=1.2)
     for key, axes in panels.items():
         axes.set(xlabel="round", title=titles[key])
         axes.grid(alpha=0.3)
     panels["clusters"].axhline(3, color="black", linewidth=0.8, linestyle="--")
-    panels["test"].legend(fontsize=7, loc="lower right")
+    figure.legend(*panels["val"].get_legend_handles_labels(), loc="outside right center", fontsize=7)
     figure.suptitle(f"{study.title}, seed 0")
     return figure
+
+
+def frontier(study: Study, wanted: dict[str, list[reproduce.Task]]) -> Figure:
+    """Draw Val against Test, each row's best rounds; the settings of one method (ρ, τ, tol) are joined by a line."""
+    families: dict[str, list[str]] = {}
+    for row in wanted:
+        families.setdefault(re.sub(r" \([\d., ]+\)|, ρ = [\d.]+", "", row), []).append(row)
+    sources = {"here": _measured, "in the paper": _printed} if study.published else {"here": _measured}
+    figure = Figure(figsize=(5 * len(sources) + 1.7, 4.6), layout="constrained")
+    axes = figure.subplots(1, len(sources), squeeze=False)[0]
+    for (title, source), panel in zip(sources.items(), axes, strict=True):
+        for number, (family, rows) in enumerate(families.items()):
+            points = sorted(filter(None, (source(study, row, wanted[row]) for row in rows)), key=lambda point: point[2])
+            style = {"color": COLOURS[number], "marker": MARKERS[number % len(MARKERS)], "label": family}
+            panel.plot([val for val, _, _ in points], [test for _, test, _ in points], **style)
+            for val, test, clusters in points:
+                near = {"textcoords": "offset points", "xytext": (4, 4), "fontsize": 7}
+                panel.annotate(f"{clusters:.3g}", (val, test), **near)
+        panel.set(xlabel="Val (%)", ylabel="Test (%)", title=f"{title}; beside each point: K")
+        panel.grid(alpha=0.3)
+    figure.legend(*axes[0].get_legend_handles_labels(), loc="outside right center", fontsize=7)
+    figure.suptitle(f"{study.title}: best rounds")
+    return figure
+
+
+def _measured(study: Study, row: str, tasks: Sequence[reproduce.Task]) -> Point | None:
+    there = summaries(tasks)
+    val, test, clusters = ([each[key] for each in there] for key in ("val_best", "test_best", "clusters_last"))
+    return (100 * mean(val), 100 * mean(test), mean(clusters)) if there else None
+
+
+def _printed(study: Study, row: str, tasks: Sequence[reproduce.Task]) -> Point | None:
+    of = (study.table, study.rows[row], study.column)
+    val, test, clusters = (experiments.paper_value(*of, key) for key in ("val", "test", "clusters"))
+    return None if val is None or test is None or clusters is None else (val, test, clusters)
 
 
 def main() -> None:
     """Play the queue, or show the tables."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--plan", type=Path, default=HERE / "fidelity.yaml", help="what to play (default fidelity.yaml)")
+    parser.add_argument(
+        "--plan", type=Path, default=HERE / "fidelity.yaml", help="what to play (default fidelity.yaml)"
+    )
     parser.add_argument("--out", type=Path, default=HERE / "results")
     parser.add_argument("--device", default="cuda")
     parser.add_argument("--workers", type=int, default=2)
     parser.add_argument("--first", type=int, help="play only so many runs of those that are missing")
     parser.add_argument("--tables", action="store_true", help="play nothing, show what is there")
     parser.add_argument("--picture", type=Path, help="draw the curves of one study into this file")
-    parser.add_argument("--of", default="beta-0.2", help="which (default beta-0.2)")
+    parser.add_argument("--frontier", type=Path, help="draw Val against Test of one study into this file")
+    parser.add_argument("--of", help="which study (default: the first)")
     options = parser.parse_args()
     known, runs = studies(options.plan)
     tasks = {run: known[run[0]].task(*run[1:], options.out, options.device) for run in runs}
@@ -135,13 +192,12 @@ def main() -> None:
         missing = [task for task in tasks.values() if not task.done]
         reproduce.run_all(missing[: options.first], options.workers, done)
     for name, study in known.items():
-        wanted: dict[str, list[reproduce.Task]] = {}
-        for (of, row, _), task in tasks.items():
-            if of == name:
-                wanted.setdefault(row, []).append(task)
+        wanted = by_row(study, [(row, task) for (of, row, _), task in tasks.items() if of == name])
         print("\n".join(lines(study, wanted)))
-        if options.picture and name == options.of:
-            plots.save(picture(study, wanted), options.picture)
+        if name == (options.of or next(iter(known))):
+            for draw, file in ((picture, options.picture), (frontier, options.frontier)):
+                if file:
+                    plots.save(draw(study, wanted), file)
 
 
 if __name__ == "__main__":

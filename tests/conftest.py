@@ -1,6 +1,7 @@
 """Small federations that tests share."""
 
 import os
+import signal
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # for programs that tests start: a second thread waits for a free core
 
@@ -10,6 +11,9 @@ from hypothesis import settings
 
 from hcfl.data import Federation
 from helpers import blobs
+
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # by a shell that put the tests into the background
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # How long an example takes says something about the machine, not about the code.
 settings.register_profile("hcfl", deadline=None)

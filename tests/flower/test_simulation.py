@@ -49,8 +49,9 @@ def private(method: str, mode: str, engine: str):
 
 
 @pytest.mark.slow
-def test_five_methods_are_what_the_sequential_engine_plays_and_private_runs_have_their_averages(tmp_path):
+def test_five_methods_are_what_the_sequential_engine_plays_and_private_runs_have_their_averages(tmp_path, monkeypatch):
     """One simulation plays them all: it takes longer to start than to play."""
+    monkeypatch.delenv("OMP_NUM_THREADS")
     folder = tmp_path / "flower"
     folder.mkdir()
     for method in METHODS:
@@ -58,6 +59,7 @@ def test_five_methods_are_what_the_sequential_engine_plays_and_private_runs_have
     for method, mode in PRIVATE:
         (folder / f"{method} {mode}.yaml").write_text(private(method, mode, "flower").to_yaml())
     with simulation.superlink(tmp_path) as environment:
+        assert environment["OMP_NUM_THREADS"] == "1"  # clients take every core
         app = Path(__file__).parent / "many_runs"
         command = [simulation.program("flwr"), "run", str(app), "simulation", "--stream"]
         command += ["--run-config", f"folder='{folder}'"]
