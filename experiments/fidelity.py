@@ -147,7 +147,7 @@ def frontier(study: Study, wanted: dict[str, list[reproduce.Task]]) -> Figure:
             panel.plot([val for val, _, _ in points], [test for _, test, _ in points], **style)
             for val, test, clusters in points:
                 near = {"textcoords": "offset points", "xytext": (4, 4), "fontsize": 7}
-                panel.annotate(f"{clusters:.3g}", (val, test), **near)
+                panel.annotate(f"{round(clusters, 1):g}", (val, test), **near)
         panel.set(xlabel="Val (%)", ylabel="Test (%)", title=f"{title}; beside each point: K")
         panel.grid(alpha=0.3)
     figure.legend(*axes[0].get_legend_handles_labels(), loc="outside right center", fontsize=7)
