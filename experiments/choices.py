@@ -175,6 +175,7 @@ def variants(name: str, settings: dict[str, Any], data: str) -> dict[str, Callab
         "no split before round 10": lambda: prepared(replace(base, warm_up=10), settings),
         "five E-steps a round": lambda: prepared(replace(base, weighting=Repeated(base.weighting, 5)), settings),
         "β literal": lambda: prepared(base, {**settings, "beta_reading": "literal"}),
+        "heads and extractor together": lambda: prepared(base, {**settings, "order": "together"}),
     }
     if data == "digits":
         found |= {

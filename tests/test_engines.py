@@ -82,10 +82,15 @@ def test_all_clients_at_once_change_the_same_clusters(uneven, name):
     assert agree_in_every_round(uneven, build(name, **EVENTFUL[name]))
 
 
-def agree_in_every_round(federation, method) -> list[Change]:
+@pytest.mark.parametrize("name", ["hcfl+(fedrc)", "hcfl+(fesem)", "hcfl+(fedsoft)", "hcfl++"])
+def test_heads_and_extractors_that_train_together_agree_too(uneven, name):
+    agree_in_every_round(uneven, build(name), sgd=LocalSGD(lr=0.1, batch=16, epochs=2, order="together"))
+
+
+def agree_in_every_round(federation, method, **changes) -> list[Change]:
     """Five rounds by both engines; return what changed."""
-    one, records_one = play(federation, method, 5, participation=0.7)
-    two, records_two = play(federation, method, 5, participation=0.7, engine=Batched())
+    one, records_one = play(federation, method, 5, participation=0.7, **changes)
+    two, records_two = play(federation, method, 5, participation=0.7, engine=Batched(), **changes)
     agree(one, two)
     for a, b in zip(records_one, records_two, strict=True):
         assert (a.clusters, a.cluster_sizes, a.up, a.down) == (b.clusters, b.cluster_sizes, b.up, b.down)

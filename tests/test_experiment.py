@@ -196,6 +196,12 @@ def test_a_path_is_data_too(tmp_path):
     assert run.federation.client_names == ("a", "b")
 
 
+def test_clients_train_as_the_configuration_says():
+    wanted = {"lr": 0.5, "momentum": 0.1, "weight_decay": 0.2, "batch": 7, "epochs": 3, "order": "together"}
+    sgd = prepare(Config.parse({"training": wanted})).setting.sgd
+    assert {name: getattr(sgd, name) for name in wanted} == wanted
+
+
 def test_small_clients_take_more_and_smaller_steps(planted):
     x, y = blobs(per_class=400)
     large = Federation.from_arrays(x, y, clients=2)

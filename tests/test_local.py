@@ -96,8 +96,8 @@ def test_in_a_group_only_who_kept_a_model_starts_from_it():
     assert not plan.received
 
 
-@pytest.mark.parametrize("topology", ["split", "full"])
-def test_every_trained_model_is_pulled_towards_its_own_anchor(topology):
+@pytest.mark.parametrize(("topology", "order"), [("split", "heads-first"), ("split", "together"), ("full", "together")])
+def test_every_trained_model_is_pulled_towards_its_own_anchor(topology, order):
     network, start = initialise(MODELS["mlp"], (4,), 3, topology, 2, seed=0)
     anchor = Ensemble(
         {n: t + 1 for n, t in start.extractors.items()}, {n: t + 2 for n, t in start.heads.items()}, topology
@@ -106,7 +106,7 @@ def test_every_trained_model_is_pulled_towards_its_own_anchor(topology):
     plan = Plan(Copies.stack([start]), torch.eye(2).unsqueeze(0), torch.zeros(4, 2), Copies.stack([anchor]))
     data = LocalData.alone(torch.ones(4, 4), torch.zeros(4).long(), 3)
     batches = Batches(torch.arange(4).view(1, 1, 4), torch.tensor([[4]]))
-    sgd = LocalSGD(lr=0.1, momentum=0.0, weight_decay=0.0, proximal=0.5)
+    sgd = LocalSGD(lr=0.1, momentum=0.0, weight_decay=0.0, proximal=0.5, order=order)
     features = embed(network, start.extractor(0), data.inputs) if topology == "split" else None
     trained = train(network, Job(plan, features, data, batches, sgd, [(0, "test")])).of(0)
     for name, before in start.extractors.items():

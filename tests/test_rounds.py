@@ -48,6 +48,27 @@ def test_one_cluster_of_full_models_is_fedavg(skewed, formulation, weighting):
     assert [record.test for record in records] == [record.test for record in fedavg]
 
 
+TOGETHER = LocalSGD(lr=0.1, batch=16, epochs=2, order="together")
+
+
+@pytest.mark.parametrize("weighting", [SoftEM(), SampleWiseEM(0.4)])
+@pytest.mark.parametrize("formulation", [Conditional(), Correlation()])
+def test_one_cluster_whose_head_and_extractor_train_together_is_fedavg(skewed, formulation, weighting):
+    expected, fedavg = play(skewed, build("fedavg"))
+    method = Method(formulation, weighting, Fixed(), None, "split", 1, name="mine")
+    found, records = play(skewed, method, sgd=TOGETHER)
+    same(found.server.ensemble.heads, expected.server.ensemble.heads)
+    same(found.server.ensemble.extractors, expected.server.ensemble.extractors)
+    assert [record.val for record in records] == [record.val for record in fedavg]
+    blocks, _ = play(skewed, method)
+    assert not torch.equal(blocks.server.ensemble.heads["weight"], found.server.ensemble.heads["weight"])
+
+
+def test_full_models_have_no_order(skewed):
+    one, two = (play(skewed, build("fedem"), **changes)[0] for changes in ({}, {"sgd": TOGETHER}))
+    same(one.server.ensemble.heads, two.server.ensemble.heads)
+
+
 @pytest.mark.parametrize("formulation", [Conditional(), Correlation()])
 def test_mu_0_is_client_wise_soft_em_in_the_split_topology(planted, formulation):
     adaptation, distance = SplitAndRemove(0.3), PrototypeDistance("CSCP")

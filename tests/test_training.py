@@ -107,6 +107,21 @@ def test_extractor_training_holds_heads_fixed_and_sums_over_clusters(task):
         assert_close(found[name], leaf.detach() - 0.1 * gradient)
 
 
+def test_heads_and_extractor_together_take_one_step_down_the_same_loss(task):
+    network, extractor, heads, data, gamma, _ = task
+    one = LocalSGD(lr=0.1, momentum=0.0, weight_decay=0.0, batch=10)
+    found = train_model(network, extractor, heads, data.inputs, data.labels, gamma, [torch.arange(10)], one)
+
+    leaves = [{name: tensor.clone().requires_grad_() for name, tensor in part.items()} for part in (extractor, heads)]
+    features = torch.relu(data.inputs @ leaves[0]["1.weight"].T + leaves[0]["1.bias"])
+    logits = [features @ leaves[1]["weight"][k].T + leaves[1]["bias"][k] for k in range(2)]
+    loss = sum(gamma[:, k] * cross_entropy(logits[k], data.labels, reduction="none") for k in range(2)).mean()
+    loss.backward()
+    for part, before in zip(found, leaves, strict=True):
+        for name, leaf in before.items():
+            assert_close(part[name], leaf.detach() - 0.1 * leaf.grad)
+
+
 def test_batches_of_one_are_used_when_that_is_the_batch_size_but_never_with_batch_normalisation():
     assert len(batches_of(5, LocalSGD(batch=1))) == 5
     assert batches_of(1, LocalSGD(batch=4), singles=False) == []

@@ -17,6 +17,7 @@ from hcfl.errors import InputError
 from hcfl.fault_settings import AdmissionConfig, FaultsConfig
 from hcfl.precision import Precision
 from hcfl.section import Section
+from hcfl.training import Order
 from hcfl.yaml_files import parse, read_yaml
 
 
@@ -130,6 +131,10 @@ class TrainingConfig(Section):
     lr: float = Field(0.06, gt=0, le=1000, description="learning rate")
     momentum: float = Field(0.9, ge=0, lt=1, description="momentum, reset every round")
     weight_decay: float = Field(5e-4, ge=0, description="weight decay")
+    order: Order = Field(
+        "heads-first",
+        description="where clusters share an extractor: train heads first, then the extractor, or both in every step",
+    )
 
 
 class EvaluationConfig(Section):

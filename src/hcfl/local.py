@@ -202,16 +202,18 @@ def train(network: Network, job: Job) -> Copies:
 
 
 def _train_one(network: Network, job: Job, client: int) -> Ensemble:
-    """Train one client's heads, then its extractor (split), or its whole models (full)."""
+    """Train one client's extractor and heads in the order that was asked for (split), or its whole models (full)."""
     inputs, device, batches, sgd = job.data.inputs, job.data.inputs.device, job.batches.of(client), job.sgd
     start, anchor = job.plan.start.of(client), job.plan.anchor.of(client)
     labels, gamma = job.data.labels.to(device), job.plan.gamma.to(device)
     if start.topology == "split":
-        assert job.features is not None
-        heads = train_heads(network, start.heads, job.features, labels, gamma, batches, sgd, anchor.heads)
-        extractor = train_extractor(
-            network, start.extractor(0), heads, inputs, labels, gamma, batches, sgd, anchor.extractor(0)
-        )
+        first, heads, held = start.extractor(0), start.heads, (anchor.extractor(0), anchor.heads)
+        if sgd.order == "together":
+            extractor, heads = train_model(network, first, heads, inputs, labels, gamma, batches, sgd, held)
+        else:
+            assert job.features is not None
+            heads = train_heads(network, heads, job.features, labels, gamma, batches, sgd, held[1])
+            extractor = train_extractor(network, first, heads, inputs, labels, gamma, batches, sgd, held[0])
         return Ensemble(stack([extractor]), heads, "split")
     models = [
         train_model(

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 import torch
 from torch import Tensor
@@ -11,6 +12,9 @@ from torch.nn.utils.rnn import pad_sequence
 from hcfl.inputs import Inputs
 from hcfl.models import Network, Params
 from hcfl.owners import Owners
+
+Order = Literal["heads-first", "together"]
+"""What a split model trains first: heads on frozen features, then the extractor; or both in every step."""
 
 
 @dataclass(frozen=True)
@@ -24,6 +28,8 @@ class LocalSGD:
     epochs: int = 1
     proximal: float = 0.0
     """λ of the term λ/2‖θ − anchor‖² that some methods add to every loss."""
+    order: Order = "heads-first"
+    """Full models are always trained as a whole."""
 
 
 @dataclass(frozen=True)
@@ -171,7 +177,7 @@ def train_extractor(
 def train_model(
     network: Network,
     extractor: Params,
-    head: Params,
+    heads: Params,
     inputs: Inputs,
     labels: Tensor,
     gamma: Tensor,
@@ -179,15 +185,18 @@ def train_model(
     sgd: LocalSGD,
     anchor: tuple[Params, Params] | None = None,
 ) -> tuple[Params, Params]:
-    """Train one full model, extractor and head (stacked, leading axis 1) together, with its column of γ."""
+    """Train an extractor and its stacked heads together, each head with its column of γ: eqs. (6) and (7) in one step.
+
+    A full model has one head.
+    """
     parameters, statistics = trained_parts(network, extractor)
 
-    def loss(batch: Tensor, parameters: Params, head: Params) -> Tensor:
+    def loss(batch: Tensor, parameters: Params, heads: Params) -> Tensor:
         features = network.embed(parameters | statistics, inputs[batch], training=True)
-        return weighted_loss(network.logits(head, features, training=True), labels[batch], gamma[batch])
+        return weighted_loss(network.logits(heads, features, training=True), labels[batch], gamma[batch])
 
-    parameters, head = descend([parameters, head], loss, batches, sgd, anchor)
-    return parameters | statistics, head
+    parameters, heads = descend([parameters, heads], loss, batches, sgd, anchor)
+    return parameters | statistics, heads
 
 
 def trained_parts(network: Network, extractor: Params) -> tuple[Params, Params]:

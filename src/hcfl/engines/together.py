@@ -162,9 +162,9 @@ class Rows:
 
 
 def train_together(stacked: Stacked, job: Job) -> Copies:
-    """Train all clients: heads on frozen features, then extractors (split), or whole models (full)."""
+    """Train all clients: heads on frozen features, then extractors, or both together (split); whole models (full)."""
     rows = Rows.of(job)
-    if job.plan.start.topology == "split":
+    if _heads_first(job):
         heads = _train_heads(stacked, job, rows)
         rows = Rows(Copies(rows.start.extractors, heads, "split"), rows.anchor, rows.batches, rows.columns)
     # A compiled program takes as many rows as there are clients, however many models these have: it keeps its shape.
@@ -211,7 +211,7 @@ def _train_heads(stacked: Stacked, job: Job, rows: Rows) -> Params:
 
 
 def _train_rows(stacked: Stacked, job: Job, rows: Rows) -> Copies:
-    """Extractors with their heads held fixed (split), eq. (7), or both (full)."""
+    """Extractors with heads that are trained and held fixed, eq. (7), or both."""
     network, device, topology = stacked.network, job.data.inputs.device, rows.start.topology
     labels, gamma, columns = job.data.labels.to(device), job.plan.gamma.to(device), rows.columns.to(device)
     parameters, statistics = trained_parts(network, _each(rows.start.extractors))
@@ -229,12 +229,16 @@ def _train_rows(stacked: Stacked, job: Job, rows: Rows) -> Copies:
 
     steps = schedule(rows.batches, stacked.alike, stacked.fixed, device)
     heads = rows.start.heads
-    if topology == "split":
+    if _heads_first(job):
         parameters = descend_together([parameters], with_fixed_heads, steps, job.sgd, anchors[:1])[0]
     else:
         parameters, heads = descend_together([parameters, heads], loss, steps, job.sgd, anchors)
     trained = {name: tensor.unsqueeze(1) for name, tensor in (parameters | statistics).items()}
     return Copies(trained, heads, topology)
+
+
+def _heads_first(job: Job) -> bool:
+    return job.plan.start.topology == "split" and job.sgd.order == "heads-first"
 
 
 def _each(extractors: Params) -> Params:
