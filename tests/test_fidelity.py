@@ -59,7 +59,9 @@ def test_the_frontier_joins_the_settings_of_a_method(fidelity, shown):
     }
     assert of[paper]["HCFL+ (FedRC)"] == [[69.33, 69.67], [69.16, 67.37], [71.67, 68.64]]  # K = 3, 8, 8
     assert [len(of[panel]["HCFL+ (FedRC)"]) for panel in (here, paper)] == [3, 3]
-    assert of[here]["HCFL++"]
+    ((val, test),) = of[here]["HCFL++"]
+    assert f"| HCFL++ | 3 of 3 | {val:.1f} ± " in PAGE
+    assert f" | {test:.1f} ± " in PAGE
     assert of[paper]["HCFL++"] == []
 
 
