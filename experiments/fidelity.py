@@ -113,8 +113,8 @@ def lines(study: Study, wanted: dict[str, list[reproduce.Task]]) -> Iterator[str
 
 def picture(study: Study, wanted: dict[str, list[reproduce.Task]]) -> Figure:
     """Draw Val, Test, K and the agreement with the true concepts over rounds, of each row's first seed."""
-    figure = Figure(figsize=(15, 3.6), layout="constrained")
-    panels = dict(zip(("val", "test", "clusters", "ari_affected"), figure.subplots(1, 4), strict=True))
+    figure = Figure(figsize=(11, 7), layout="constrained")
+    panels = dict(zip(("val", "test", "clusters", "ari_affected"), figure.subplots(2, 2).flat, strict=True))
     titles = {"val": "Val", "test": "Test", "clusters": "K", "ari_affected": "ARI, affected clients"}
     for number, (row, tasks) in enumerate(wanted.items()):
         if not tasks[0].done:
