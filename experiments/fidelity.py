@@ -122,7 +122,7 @@ def picture(study: Study, wanted: dict[str, list[reproduce.Task]]) -> Figure:
         rows = run_folder.rows(tasks[0].folder, run_folder.METRICS)
         for key, axes in panels.items():
             points = [(entry["round"], entry[key]) for entry in rows if entry[key] is not None]
-            axes.plot(*zip(*points, strict=True), label=row, color=COLOURS[number], linewidth=1.2)
+            axes.plot(*zip(*points, strict=True), label=row, color=COLOURS[number % len(COLOURS)], linewidth=1.2)
     for key, axes in panels.items():
         axes.set(xlabel="round", title=titles[key])
         axes.grid(alpha=0.3)
@@ -143,8 +143,9 @@ def frontier(study: Study, wanted: dict[str, list[reproduce.Task]]) -> Figure:
     for (title, source), panel in zip(sources.items(), axes, strict=True):
         for number, (family, rows) in enumerate(families.items()):
             points = sorted(filter(None, (source(study, row, wanted[row]) for row in rows)), key=lambda point: point[2])
-            style = {"color": COLOURS[number], "marker": MARKERS[number % len(MARKERS)], "label": family}
-            panel.plot([val for val, _, _ in points], [test for _, test, _ in points], **style)
+            colour, marker = COLOURS[number % len(COLOURS)], MARKERS[number % len(MARKERS)]
+            line = ([val for val, _, _ in points], [test for _, test, _ in points])
+            panel.plot(*line, color=colour, marker=marker, label=family)
             for val, test, clusters in points:
                 near = {"textcoords": "offset points", "xytext": (4, 4), "fontsize": 7}
                 panel.annotate(f"{round(clusters, 1):g}", (val, test), **near)

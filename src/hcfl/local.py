@@ -207,13 +207,13 @@ def _train_one(network: Network, job: Job, client: int) -> Ensemble:
     start, anchor = job.plan.start.of(client), job.plan.anchor.of(client)
     labels, gamma = job.data.labels.to(device), job.plan.gamma.to(device)
     if start.topology == "split":
-        first, heads, held = start.extractor(0), start.heads, (anchor.extractor(0), anchor.heads)
+        extractor, heads, anchors = start.extractor(0), start.heads, (anchor.extractor(0), anchor.heads)
         if sgd.order == "together":
-            extractor, heads = train_model(network, first, heads, inputs, labels, gamma, batches, sgd, held)
+            extractor, heads = train_model(network, extractor, heads, inputs, labels, gamma, batches, sgd, anchors)
         else:
             assert job.features is not None
-            heads = train_heads(network, heads, job.features, labels, gamma, batches, sgd, held[1])
-            extractor = train_extractor(network, first, heads, inputs, labels, gamma, batches, sgd, held[0])
+            heads = train_heads(network, heads, job.features, labels, gamma, batches, sgd, anchors[1])
+            extractor = train_extractor(network, extractor, heads, inputs, labels, gamma, batches, sgd, anchors[0])
         return Ensemble(stack([extractor]), heads, "split")
     models = [
         train_model(

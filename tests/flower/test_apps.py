@@ -68,6 +68,16 @@ def test_soft_clients_that_move_are_the_same_there(tmp_path):
     same_run(tmp_path / "flower", tmp_path / "sequential")
 
 
+def test_heads_and_extractors_train_together_there_too(tmp_path):
+    for order in ("together", "heads-first"):
+        execute(prepare(from_flat(method="hcfl+(fedrc)", engine="sequential", order=order, **SMALL)), tmp_path / order)
+    config = from_flat(method="hcfl+(fedrc)", engine="sequential", order="together", **SMALL)
+    server_app.play(simulated(6), told(config, tmp_path / "flower"))
+    same_run(tmp_path / "flower", tmp_path / "together")
+    with pytest.raises(AssertionError):
+        same_run(tmp_path / "flower", tmp_path / "heads-first")
+
+
 def test_robust_averages_are_the_same_there(tmp_path):
     config = from_flat(method="hcfl+(fedrc)", engine="sequential", aggregation="multi-krum(share=0.3)", **SMALL)
     execute(prepare(config), tmp_path / "sequential")
