@@ -37,6 +37,9 @@ class DataConfig(Section):
     cache_dir: str | None = Field(None, description="where decoded images are kept; default $HCFL_CACHE")
     resize: int | None = Field(None, ge=1, le=4096, description="image files: scale to this many pixels, square")
     samples: int | None = Field(None, ge=2, description="use only so many training (and test) samples, at random")
+    copies: int = Field(
+        1, ge=1, le=100, description="deal the training set so many times: an image can then be with several clients"
+    )
     kind: Literal["auto", "image", "series", "vector"] = Field(
         "auto", description="what x holds; auto decides by shape: (N,H,W[,C]), (N,T,D) or (N,D)"
     )

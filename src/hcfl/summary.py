@@ -57,6 +57,8 @@ def describe_partition(config: Config) -> str:
     words = [parts[data.partition or "iid"]]
     if data.samples is not None:
         words.append(f"{data.samples} samples")
+    if data.copies > 1:
+        words.append(f"{data.copies} copies")
     if data.beta:
         words.append(f"{data.concepts} concepts beta={data.beta} ({data.beta_reading})")
     if data.corruptions != "none":

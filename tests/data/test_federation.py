@@ -4,9 +4,12 @@ import numpy as np
 import pytest
 import torch
 
-from hcfl.config import DataConfig
+from hcfl.config import Config, DataConfig
 from hcfl.data import Federation, build
+from hcfl.data.build import train_and_val
 from hcfl.errors import InputError
+from hcfl.report.tables import federation_table
+from hcfl.summary import describe_partition
 from helpers import blobs
 
 
@@ -78,6 +81,42 @@ def test_noise_reaches_train_and_val_but_never_the_test_set():
     for rows in (torch.cat(clean.train), torch.cat(clean.val)):
         assert (clean.y[rows] != noisy.y[rows]).double().mean().item() == pytest.approx(0.25, abs=0.06)
     assert torch.equal(clean.newcomers[0].fit_labels, noisy.newcomers[0].fit_labels)
+
+
+def test_copies_deal_every_training_image_so_many_times():
+    x, y = blobs(per_class=60)
+    one = Federation.from_arrays(x, y, clients=6, beta=0.5, seed=3)
+    three = Federation.from_arrays(x, y, clients=6, beta=0.5, copies=3, seed=3)
+    images = len(torch.cat([*one.train, *one.val]))
+    dealt = torch.cat([*three.train, *three.val])
+    assert len(dealt.unique()) == len(dealt)  # a row of x is one client's, corrupted and relabelled its way
+    assert torch.bincount(dealt % images).max() == 3
+    assert torch.equal(three.x[:images], three.x[images : 2 * images])
+    assert torch.equal(three.test_x, one.test_x)
+    assert sum(map(len, three.val)) == pytest.approx(3 * sum(map(len, one.val)), abs=6)
+
+
+def test_no_client_trains_on_a_copy_of_what_it_holds_out():
+    x, y = blobs(per_class=60)
+    federation = Federation.from_arrays(x, y, clients=3, copies=3, seed=3)
+    images = len(federation.x[: -len(federation.test_x)]) // 3
+    for train, val in zip(federation.train, federation.val, strict=True):
+        assert not set((train % images).tolist()) & set((val % images).tolist())
+    lost = len(federation.x) - len(federation.test_x) - len(torch.cat([*federation.train, *federation.val]))
+    assert 0 < lost < 0.3 * 3 * images  # copies of held-out images
+
+
+def test_a_client_that_holds_one_image_several_times_trains_on_it():
+    train, val = train_and_val(np.array([1, 6, 11]), 0.1, 0, 0, images=5)
+    assert sorted(train.tolist()) == [1, 6, 11]
+    assert len(val) == 0
+
+
+def test_copies_are_said(digits):
+    assert "copies" not in describe_partition(Config())
+    config = Config.parse({"data": {"source": "digits", "copies": 3, "partition": "iid"}})
+    assert describe_partition(config).startswith("iid, 3 copies")
+    assert "3 copies of the training set" in federation_table(build(config.data, 0)).title
 
 
 def test_affected_clients_hold_enough_relabelled_samples():

