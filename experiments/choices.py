@@ -9,19 +9,16 @@ Runs that are already in the output folder are not repeated.
 import argparse
 import shutil
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import last_rounds
-import torch
 from torch import Tensor, nn
 
-from hcfl import methods, rng
+from hcfl import methods
 from hcfl.config import from_flat
-from hcfl.ensemble import Copies, Ensemble, stack
 from hcfl.experiment import execute, prepare
-from hcfl.local import Job
 from hcfl.method import Method
 from hcfl.models import Builder, Network, Pair, Params
 from hcfl.models.zoo import AxisToFront
@@ -29,7 +26,6 @@ from hcfl.playing import Prepared
 from hcfl.rounds import Setting
 from hcfl.state import Broadcast, ClientState, Update
 from hcfl.tiers import Seen, Weighting, Weights
-from hcfl.training import trained_parts, weighted_loss
 
 SETTINGS: dict[str, dict[str, Any]] = {
     "digits": {"data": "digits", "alpha": 1.0, "alpha_reading": "total", "beta": 0.2, "clients": 30, "rounds": 60},
@@ -95,63 +91,6 @@ class OwnStatistics:
         return Update.join([update for update, _ in done]), [state for _, kept in done for state in kept]
 
 
-@dataclass(frozen=True)
-class LastingMomentum:
-    """One client after another, each going on with the momentum of its last round; new heads start without."""
-
-    velocities: dict[tuple[int, str], list[Tensor]] = field(default_factory=dict)
-
-    def execute(
-        self, setting: Setting, broadcast: Broadcast, participants: Sequence[int], states: Mapping[int, ClientState]
-    ) -> tuple[Update, list[ClientState]]:
-        """Shared extractor and heads only."""
-        done = []
-        for client in participants:
-
-            def train(network: Network, job: Job, client: int = client) -> Copies:
-                return Copies.stack([self.train(network, job, client)])
-
-            done.append(setting.take_part([client], broadcast, states, train))
-        return Update.join([update for update, _ in done]), [state for _, kept in done for state in kept]
-
-    def train(self, network: Network, job: Job, client: int) -> Ensemble:
-        """Heads on frozen features, then the extractor: eqs. (6) and (7)."""
-        start, inputs, features = job.plan.start.of(0), job.data.inputs, job.features
-        labels, gamma, batches = job.data.labels.to(inputs.device), job.plan.gamma.to(inputs.device), job.batches.of(0)
-        assert features is not None
-        parameters, statistics = trained_parts(network, start.extractor(0))
-
-        def of_heads(batch: Tensor, heads: Params) -> Tensor:
-            return weighted_loss(network.logits(heads, features[batch], training=True), labels[batch], gamma[batch])
-
-        def of_extractor(batch: Tensor, parameters: Params) -> Tensor:
-            embedded = network.embed(parameters | statistics, inputs[batch], training=True)
-            return weighted_loss(network.logits(heads, embedded, training=True), labels[batch], gamma[batch])
-
-        seed, *purpose = job.purposes[0]
-        with rng.scoped(int(seed), *purpose):
-            heads = self.descend((client, "heads"), start.heads, of_heads, batches, job)
-            extractor = self.descend((client, "extractor"), parameters, of_extractor, batches, job)
-        return Ensemble(stack([extractor | statistics]), heads, "split")
-
-    def descend(
-        self, key: tuple[int, str], params: Params, loss: Callable[..., Tensor], batches: Sequence[Tensor], job: Job
-    ) -> Params:
-        """Go on where the velocity was left."""
-        leaves = {name: tensor.detach().clone().requires_grad_() for name, tensor in params.items()}
-        kept = self.velocities.get(key, [])
-        if [tensor.shape for tensor in kept] != [leaf.shape for leaf in leaves.values()]:
-            kept = [torch.zeros_like(leaf) for leaf in leaves.values()]
-        for batch in batches:
-            gradients = torch.autograd.grad(loss(batch, leaves), list(leaves.values()))
-            with torch.no_grad():
-                for leaf, velocity, gradient in zip(leaves.values(), kept, gradients, strict=True):
-                    velocity.mul_(job.sgd.momentum).add_(gradient).add_(leaf, alpha=job.sgd.weight_decay)
-                    leaf.sub_(velocity, alpha=job.sgd.lr)
-        self.velocities[key] = kept
-        return {name: leaf.detach() for name, leaf in leaves.items()}
-
-
 def normalised(shape: tuple[int, ...], classes: int) -> Pair:
     """Return two convolutions with batch normalisation, for small images."""
     layers: list[nn.Module] = [AxisToFront()]
@@ -176,10 +115,10 @@ def variants(name: str, settings: dict[str, Any], data: str) -> dict[str, Callab
         "five E-steps a round": lambda: prepared(replace(base, weighting=Repeated(base.weighting, 5)), settings),
         "β literal": lambda: prepared(base, {**settings, "beta_reading": "literal"}),
         "heads and extractor together": lambda: prepared(base, {**settings, "order": "together"}),
+        "momentum kept": lambda: prepared(base, {**settings, "keep_momentum": True}),
     }
     if data == "digits":
         found |= {
-            "momentum persists": lambda: prepared(base, settings, LastingMomentum()),
             "batch normalisation, as decided": lambda: prepared(base, settings, model=normalised),
             "batch statistics in the E-step": lambda: prepared(base, settings, OwnStatistics(), normalised),
         }

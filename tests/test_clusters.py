@@ -19,6 +19,7 @@ from hcfl.clusters import (
     follow,
     merge_weights,
     missed_split,
+    origins,
     placed_by,
     remove_weights,
     split_weights,
@@ -161,3 +162,11 @@ def test_weights_stay_distributions_through_any_history(history, seed):
     assert after.components.shape == (1, len(clusters), 4)
     for rows in (after.client, after.sample, after.components[0]):
         assert_close(rows.sum(dim=1), torch.ones(len(rows)))
+
+
+def test_columns_come_from_the_parent_or_from_what_took_them_in():
+    split = Split(1, parent=4, child=7, first=(0,), second=(1,), rule="halve", maximum=1.0, mean=0.0, threshold=0.3)
+    assert origins((3, 4), [split]) == [0, 1, 1]
+    assert origins((3, 4), [split, Removal(2, 3)]) == [1, 1]
+    assert origins((3, 4), [split, Merge(2, into=7, gone=3, distance=0.1, threshold=0.2)]) == [1, 1]
+    assert origins((3, 4), []) == [0, 1]

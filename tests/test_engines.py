@@ -19,7 +19,7 @@ from hcfl.ensemble import Copies, copies, embed, initialise
 from hcfl.errors import InputError
 from hcfl.experiment import prepare, with_engine
 from hcfl.inputs import Scaled
-from hcfl.local import Job, Plan, train
+from hcfl.local import Job, Plan, at_rest, train
 from hcfl.methods import METHODS, build
 from hcfl.models import MODELS, Network
 from hcfl.models.layers import Style
@@ -163,7 +163,7 @@ def agree_closely(one: Copies, two: Copies, atol: float, rtol: float):
 @pytest.mark.parametrize("name", ["mobilenet-v2", "resnet-18"])
 def test_the_image_networks_agree_as_they_are_written_out(name):
     network, job = job_of(MODELS[name], (28, 28, 1), (12, 11), lr=1e-4, batch=8)
-    agree_closely(train(network, job), Batched().train(network, job), atol=1e-7, rtol=1e-6)
+    agree_closely(train(network, job).models, Batched().train(network, job).models, atol=1e-7, rtol=1e-6)
 
 
 class OverPixels(nn.Module):
@@ -205,7 +205,7 @@ def test_batch_normalisation_leaves_out_what_only_fills_up_a_batch(topology, mod
     stacked, shapes = as_if_compiled(network) if fixed else (Stacked(network), [])
     assert not stacked.alike
     assert stacked.fixed == fixed
-    found, expected = train_together(stacked, job), train(network, job)
+    found, expected = train_together(stacked, job).models, train(network, job).models
     agree_closely(found, expected, atol=1e-10, rtol=1e-8)
     statistics = expected.extractors["0.norm.running_mean"]
     assert (statistics[3] == 0).all(), "a client of one sample takes no step"
@@ -221,8 +221,48 @@ def test_what_fills_up_does_not_grow_from_layer_to_layer():
         return nn.Sequential(*units, OverPixels()), nn.Linear(4, classes)
 
     network, job = job_of(deep, (2, 2, 3), (12, 4), lr=1e-3, batch=4)
-    found = train_together(as_if_compiled(network)[0], job)
+    found = train_together(as_if_compiled(network)[0], job).models
     assert all(tensor.isfinite().all() for tensor in found.extractors.values())
+
+
+@pytest.mark.usefixtures("in_double_precision")
+@pytest.mark.parametrize("rows", [3, 99], ids=["padded rows", "all at once"])
+@pytest.mark.parametrize("order", ["heads-first", "together"])
+@pytest.mark.parametrize(("topology", "models"), [("split", 2), ("full", 1), ("full", 2)])
+@pytest.mark.parametrize("fixed", [True, False])
+def test_momentum_goes_on_alike_in_both_engines(topology, models, order, rows, fixed, monkeypatch):
+    monkeypatch.setattr(together, "CPU_ELEMENTS", rows * 4 * 8 * 8 * 3)
+    steps = {"lr": 0.05, "batch": 4, "epochs": 2, "order": order}
+    network, job = job_of(with_our_layers, (8, 8, 3), UNEVEN, topology, models, **steps)
+    generator = torch.Generator().manual_seed(1)
+    at_first = at_rest(network, job.plan.start).map(lambda zero: torch.rand(zero.shape, generator=generator) / 100)
+    given = at_first.map(torch.clone)
+    job = replace(job, velocity=given)
+    stacked = as_if_compiled(network)[0] if fixed else Stacked(network)
+    found, expected = train_together(stacked, job), train(network, job)
+    agree_closely(given, at_first, atol=0, rtol=0)
+    agree_closely(found.models, expected.models, atol=1e-10, rtol=1e-8)
+    agree_closely(found.velocity, expected.velocity, atol=1e-10, rtol=1e-8)
+    assert not torch.equal(expected.velocity.heads["weight"][0], at_first.heads["weight"][0])
+
+
+@pytest.mark.parametrize("name", ["fedavg", "fedem", "ifca", "fedsoft", "hcfl+(fedrc)", "hcfl++"])
+def test_a_run_that_keeps_momentum_agrees(uneven, name):
+    settings = {"keep_momentum": True, "rounds": 4, "batch": 16, "epochs": 1, "lr": 0.02}
+    runs = [prepare(from_flat(method=name, engine=engine, **settings), uneven) for engine in ("sequential", "batched")]
+    states = []
+    for run in runs:
+        state = run.state
+        for _ in range(4):
+            state, _ = rounds.play_round(run.setting, state)
+        states.append(state)
+    agree(*states)
+    for one, two in zip(states[0].clients.values(), states[1].clients.values(), strict=True):
+        for part in ("extractors", "heads"):
+            assert_close(getattr(one.velocity, part), getattr(two.velocity, part), atol=1e-4, rtol=1e-3)
+    reset = prepare(from_flat(method=name, **{**settings, "keep_momentum": False}), uneven)
+    after, _ = rounds.play_round(reset.setting, rounds.play_round(reset.setting, reset.state)[0])
+    assert all(client.velocity is None for client in after.clients.values())
 
 
 @pytest.mark.parametrize("name", ["fedem", "hcfl+(fedrc)", "fedsoft"])

@@ -108,7 +108,7 @@ def test_every_trained_model_is_pulled_towards_its_own_anchor(topology, order):
     batches = Batches(torch.arange(4).view(1, 1, 4), torch.tensor([[4]]))
     sgd = LocalSGD(lr=0.1, momentum=0.0, weight_decay=0.0, proximal=0.5, order=order)
     features = embed(network, start.extractor(0), data.inputs) if topology == "split" else None
-    trained = train(network, Job(plan, features, data, batches, sgd, [(0, "test")])).of(0)
+    trained = train(network, Job(plan, features, data, batches, sgd, [(0, "test")])).models.of(0)
     for name, before in start.extractors.items():
         assert_close(trained.extractors[name], before + 0.05)
     for name, before in start.heads.items():

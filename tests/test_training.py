@@ -247,3 +247,21 @@ def test_a_client_without_samples_has_no_batches_and_points_at_none_that_are_not
     lined = shuffle(Owners((5, 0)), LocalSGD(batch=4), [torch.Generator().manual_seed(seed) for seed in range(2)])
     assert lined.of(1) == []
     assert lined.index.max() == 4
+
+
+def test_momentum_that_is_kept_is_that_of_one_optimiser():
+    """Two rounds of one client alone, by hand: the second begins with the velocity that the first ended with."""
+    start, sgd = {"w": torch.tensor([1.0])}, LocalSGD(lr=0.1, momentum=0.5, weight_decay=0.0)
+    velocity = {"w": torch.zeros(1)}
+    batches = [torch.arange(1)] * 2
+
+    def loss(batch, p):
+        return (p["w"] ** 2).sum()
+
+    # w: 1 → 1 − 0.1·2 = 0.8; velocity 0.5·2 + 1.6 = 2.6, w = 0.54; then 1.3 + 1.08 = 2.38, w = 0.302; …
+    (first,) = descend([start], loss, batches, sgd, velocities=[velocity])
+    assert float(first["w"]) == pytest.approx(0.54)
+    assert float(velocity["w"]) == pytest.approx(2.6)
+    (second,) = descend([first], loss, batches[:1], sgd, velocities=[velocity])
+    assert float(second["w"]) == pytest.approx(0.302)
+    assert float(start["w"]) == 1.0

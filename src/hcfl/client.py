@@ -12,11 +12,11 @@ import torch
 from torch import Tensor
 
 from hcfl.aggregation import own_parameters
-from hcfl.clusters import follow, missed_split
+from hcfl.clusters import Change, follow, missed_split, origins
 from hcfl.ensemble import Copies, Ensemble, embed, forward
 from hcfl.evidence import compared_features, first_signatures
 from hcfl.inputs import some
-from hcfl.local import Given, Trainer, job, train
+from hcfl.local import Given, Trainer, at_rest, job, train
 from hcfl.method import Method
 from hcfl.models import Network
 from hcfl.owners import Owners
@@ -80,7 +80,9 @@ def take_part(
     names = [("batches", broadcast.round, client) for client in clients]
     purposes = [(seed, "local training", broadcast.round, client) for client in clients]
     start = features if plan.received else _features(network, plan.start, data)
-    trained = trainer(network, job(network, local, data, plan, start, seed, names, purposes))
+    velocity = momentum(network, broadcast, plan.start, known) if sgd.keep_momentum else None
+    done = trainer(network, job(network, local, data, plan, start, seed, names, purposes, velocity))
+    trained = done.models
     if isinstance(method.weighting, SettlesAfterTraining):
         distances = parameter_distances(network, broadcast.ensemble, trained.rows()).cpu()
         weights = replace(method.weighting.settle(weights, distances), components=weights.components)
@@ -102,12 +104,32 @@ def take_part(
         signatures=first_signatures(method, network, sgd, data, broadcast, clients, new, seed, trainer),
         moments=moments,
     )
-    kept = [_copy(trained.of(row)) if method.local.kept else None for row in range(len(clients))]
+    own = _each(trained if method.local.kept else None, len(clients))
+    momenta = _each(done.velocity, len(clients))
     states_after = [
-        ClientState(broadcast.round, broadcast.clusters, mine, model)
-        for mine, model in zip(weights.split(owners), kept, strict=True)
+        ClientState(broadcast.round, broadcast.clusters, *kept)
+        for kept in zip(weights.split(owners), own, momenta, strict=True)
     ]
     return update, states_after
+
+
+def momentum(network: Network, broadcast: Broadcast, start: Copies, known: Sequence[ClientState | None]) -> Copies:
+    """Return the velocity that each client begins with: what it kept, brought to the clusters of today, or zero."""
+    zero = at_rest(network, start)
+
+    def of_today(row: int, state: ClientState | None) -> Ensemble:
+        if state is None or state.velocity is None:
+            return zero.of(row)
+        one_each = state.velocity.clusters == len(state.clusters)
+        columns = origins(state.clusters, missed_by(state, broadcast)) if one_each else [0]
+        return state.velocity.select(columns if len(columns) == zero.models else [0])
+
+    return Copies.stack([of_today(row, state) for row, state in enumerate(known)])
+
+
+def missed_by(state: ClientState, broadcast: Broadcast) -> list[Change]:
+    """Return the changes of clusters since a client last took part."""
+    return [change for change in broadcast.changes if change.round >= state.round]
 
 
 def catch_up(method: Method, broadcast: Broadcast, client: int, state: ClientState | None, owners: Owners) -> Weights:
@@ -123,7 +145,7 @@ def weights_of_today(method: Method, broadcast: Broadcast, client: int, state: C
 
     A client with hard weights that was absent when its cluster was split belongs to neither part until it chooses.
     """
-    missed = [change for change in broadcast.changes if change.round >= state.round]
+    missed = missed_by(state, broadcast)
     weights = follow(state.weights, state.clusters, missed, client)
     if method.weighting.hard and missed_split(state.weights, state.clusters, missed, client):
         return replace(weights, client=uniform(weights.client.shape[1]).unsqueeze(0))
@@ -226,6 +248,11 @@ def parameter_distances(network: Network, received: Ensemble, trained: Ensemble)
 def _counted(method: Method, weights: Weights) -> Tensor:
     """How much clients count in each cluster: their weight, in fuzzy c-means u^m."""
     return weights.client**method.weighting.fuzzifier if isinstance(method.weighting, FuzzyCMeans) else weights.client
+
+
+def _each(models: Copies | None, clients: int) -> list[Ensemble | None]:
+    """Return what each client keeps of its own."""
+    return [None if models is None else _copy(models.of(row)) for row in range(clients)]
 
 
 def _copy(models: Ensemble) -> Ensemble:

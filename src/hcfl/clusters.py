@@ -168,6 +168,19 @@ def clusters_after(clusters: tuple[int, ...], change: Change) -> tuple[int, ...]
     return without(clusters, change.gone) if isinstance(change, Merge) else clusters
 
 
+def origins(clusters: tuple[int, ...], changes: Sequence[Change]) -> list[int]:
+    """Return, for each column after some changes, the column before them that it comes from.
+
+    A new cluster comes from its parent, a merged one from the cluster that took the other in.
+    """
+    columns = list(range(len(clusters)))
+    for change in changes:
+        after = clusters_after(clusters, change)
+        came = [change.parent if isinstance(change, Split) and one == change.child else one for one in after]
+        columns, clusters = [columns[clusters.index(one)] for one in came], after
+    return columns
+
+
 def _follow_one(weights: Tensor, clusters: tuple[int, ...], change: Change, client: int | None) -> Tensor:
     if isinstance(change, Split):
         parts = torch.full((len(weights),), OUTSIDE if client is None else change.part(client))

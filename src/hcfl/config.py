@@ -132,7 +132,10 @@ class TrainingConfig(Section):
     epochs: int | None = Field(None, ge=1, description="local epochs; default 1, for small clients 5")
     batch: int | None = Field(None, ge=1, le=1_000_000, description="batch size; default 128, for small clients 16")
     lr: float = Field(0.06, gt=0, le=1000, description="learning rate")
-    momentum: float = Field(0.9, ge=0, lt=1, description="momentum, reset every round")
+    momentum: float = Field(0.9, ge=0, lt=1, description="momentum of local training")
+    keep_momentum: bool = Field(
+        False, description="each client's momentum goes on from its last round; else it is reset every round"
+    )
     weight_decay: float = Field(5e-4, ge=0, description="weight decay")
     order: Order = Field(
         "heads-first",

@@ -72,6 +72,6 @@ def _first_updates(
     names = [("signature", client) for client in clients]
     trained = trainer(
         network, job(network, once, data, plan, features, seed, names, [(seed, *name) for name in names])
-    ).rows()
+    ).models.rows()
     before, after = (flatten(model.heads, model.extractors, network.buffers) for model in (anchor, trained))
     return [part.clone() for part in (after - before).unbind()]

@@ -6,7 +6,7 @@ code, nor build anything else.
 """
 
 from collections.abc import Iterator, Mapping
-from dataclasses import fields, is_dataclass
+from dataclasses import MISSING, fields, is_dataclass
 from types import NoneType, UnionType
 from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
@@ -110,10 +110,13 @@ def _restore(kind: Any, tree: Tree, name: str, tensors: Mapping[str, Tensor]) ->
 
 
 def _object(kind: Any, tree: dict[str, Tree], name: str, tensors: Mapping[str, Tensor]) -> Any:
+    """Restore a dataclass; a field that has a default may be missing: an older version did not know it."""
     kinds = get_type_hints(kind)
-    names = [field.name for field in fields(kind)]
-    _checked(tree, tree.get(CLASS) == kind.__name__ and set(tree) == {CLASS, *names}, name)
-    return kind(**{part: _restore(kinds[part], tree[part], _at(name, part), tensors) for part in names})
+    required = {field.name for field in fields(kind) if field.default is MISSING and field.default_factory is MISSING}
+    given = set(tree) - {CLASS}
+    right = tree.get(CLASS) == kind.__name__ and required <= given <= {field.name for field in fields(kind)}
+    _checked(tree, right, name)
+    return kind(**{part: _restore(kinds[part], tree[part], _at(name, part), tensors) for part in given})
 
 
 def _alternative(kinds: tuple[Any, ...], tree: Tree, name: str) -> Any:

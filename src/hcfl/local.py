@@ -10,7 +10,7 @@ from torch import Tensor
 from hcfl import rng
 from hcfl.ensemble import Copies, Ensemble, blends, copies, joined, rows, stack
 from hcfl.errors import InputError
-from hcfl.models import Network
+from hcfl.models import Network, Params
 from hcfl.owners import Owners
 from hcfl.tiers import Weights
 from hcfl.tiers.weighting import one_hot
@@ -171,6 +171,17 @@ class Job:
     sgd: LocalSGD
     purposes: Sequence[tuple[int | str, ...]]
     """For each client, the name of the random numbers that layers draw in training."""
+    velocity: Copies | None = None
+    """The momentum that clients begin with, of what they train; None: all begin at rest, and keep none."""
+
+
+@dataclass(frozen=True)
+class Trained:
+    """What training gave."""
+
+    models: Copies
+    velocity: Copies | None = None
+    """The momentum at the end, where clients keep it."""
 
 
 def job(
@@ -182,38 +193,54 @@ def job(
     seed: int,
     names: Sequence[tuple[int | str, ...]],
     purposes: Sequence[tuple[int | str, ...]],
+    velocity: Copies | None = None,
 ) -> Job:
     """Shuffle the samples of each client by its own random numbers, which `names` tell apart."""
     generators = [rng.torch_generator(seed, *name) for name in names]
-    return Job(plan, features, data, shuffle(data.owners, sgd, generators, singles=not network.buffers), sgd, purposes)
+    batches = shuffle(data.owners, sgd, generators, singles=not network.buffers)
+    return Job(plan, features, data, batches, sgd, purposes, velocity)
 
 
-Trainer = Callable[[Network, Job], Copies]
-"""Whoever does the training of some clients."""
+Trainer = Callable[[Network, Job], Trained]
+"""The training of some clients, as an engine does it."""
 
 
-def train(network: Network, job: Job) -> Copies:
+def at_rest(network: Network, start: Copies) -> Copies:
+    """Return a velocity of zero for everything that training from `start` changes."""
+    zero = start.map(torch.zeros_like)
+    extractors = {name: tensor for name, tensor in zero.extractors.items() if name not in network.untrained}
+    return Copies(extractors, zero.heads, zero.topology)
+
+
+def train(network: Network, job: Job) -> Trained:
     """Train what is planned, one client after another."""
     trained = []
+    velocity = None if job.velocity is None else job.velocity.map(torch.clone)
     for client, (seed, *purpose) in enumerate(job.purposes):
         with rng.scoped(int(seed), *purpose):
-            trained.append(_train_one(network, job, client))
-    return Copies.stack(trained)
+            trained.append(_train_one(network, job, client, None if velocity is None else velocity.of(client)))
+    return Trained(Copies.stack(trained), velocity)
 
 
-def _train_one(network: Network, job: Job, client: int) -> Ensemble:
-    """Train one client's extractor and heads in the order that was asked for (split), or its whole models (full)."""
+def _train_one(network: Network, job: Job, client: int, velocity: Ensemble | None) -> Ensemble:
+    """Train one client's extractor and heads in the order that was asked for (split), or its whole models (full).
+
+    The velocity, where there is one, is updated in place.
+    """
     inputs, device, batches, sgd = job.data.inputs, job.data.inputs.device, job.batches.of(client), job.sgd
     start, anchor = job.plan.start.of(client), job.plan.anchor.of(client)
     labels, gamma = job.data.labels.to(device), job.plan.gamma.to(device)
     if start.topology == "split":
         extractor, heads, anchors = start.extractor(0), start.heads, (anchor.extractor(0), anchor.heads)
+        momenta = None if velocity is None else (velocity.extractor(0), velocity.heads)
+        samples = labels, gamma, batches, sgd
         if sgd.order == "together":
-            extractor, heads = train_model(network, extractor, heads, inputs, labels, gamma, batches, sgd, anchors)
+            extractor, heads = train_model(network, extractor, heads, inputs, *samples, anchors, momenta)
         else:
             assert job.features is not None
-            heads = train_heads(network, heads, job.features, labels, gamma, batches, sgd, anchors[1])
-            extractor = train_extractor(network, extractor, heads, inputs, labels, gamma, batches, sgd, anchors[0])
+            of_extractor, of_heads = momenta or (None, None)
+            heads = train_heads(network, heads, job.features, *samples, anchors[1], of_heads)
+            extractor = train_extractor(network, extractor, heads, inputs, *samples, anchors[0], of_extractor)
         return Ensemble(stack([extractor]), heads, "split")
     models = [
         train_model(
@@ -226,7 +253,13 @@ def _train_one(network: Network, job: Job, client: int) -> Ensemble:
             batches,
             sgd,
             (anchor.extractor(k), rows(anchor.heads, [k])),
+            None if velocity is None else (velocity.extractor(k), _column(velocity.heads, k)),
         )
         for k in range(start.clusters)
     ]
     return Ensemble(stack([extractor for extractor, _ in models]), joined([head for _, head in models]), "full")
+
+
+def _column(heads: Params, k: int) -> Params:
+    """Return one head of several, as views."""
+    return {name: tensor[k : k + 1] for name, tensor in heads.items()}

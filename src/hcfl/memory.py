@@ -72,7 +72,7 @@ def estimate(
     row = extractor + heads * head if shared else extractor + head
     stored = federation.x.element_size() if device.type != "cpu" else FLOAT  # a GPU scales batch by batch
     samples = sum(sizes[-participants:]) if batched else sizes[-1]  # the smallest clients there could be
-    own = clients * one if method.local.kept else 0
+    own = clients * one * (method.local.kept + config.training.keep_momentum)
     first = clients * (extractor + head) if "first updates" in method.needs else 0
     vector = extractor + head if not shared or "whole updates" in method.needs else head
     start = participants * one if batched and not shared else 0

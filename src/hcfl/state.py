@@ -67,6 +67,8 @@ class ClientState:
     weights: Weights
     own: Ensemble | None = None
     """Its own model, where it keeps one."""
+    velocity: Ensemble | None = None
+    """The momentum of what it trained, where it keeps it."""
 
 
 @dataclass(frozen=True)

@@ -19,10 +19,12 @@ Order = Literal["heads-first", "together"]
 
 @dataclass(frozen=True)
 class LocalSGD:
-    """How clients train. Momentum starts anew every round; the learning rate is constant."""
+    """How clients train. The learning rate is constant."""
 
     lr: float = 0.06
     momentum: float = 0.9
+    keep_momentum: bool = False
+    """Whether a client's momentum goes on from its last round, as with one optimiser per client; else it is reset."""
     weight_decay: float = 5e-4
     batch: int = 128
     epochs: int = 1
@@ -109,26 +111,35 @@ def descend(
     batches: Sequence[Tensor],
     sgd: LocalSGD,
     anchors: Sequence[Params] | None = None,
+    velocities: Sequence[Params] | None = None,
 ) -> list[Params]:
-    """Minimise loss(batch, *params) + λ/2‖params − anchors‖² over the batches by SGD; the arguments stay as they are.
+    """Minimise loss(batch, *params) + λ/2‖params − anchors‖² over the batches by SGD; the parameters stay as they are.
 
-    Without anchors, the proximal term pulls towards the start.
+    Without anchors, the proximal term pulls towards the start. Momentum starts from `velocities`, which are updated in
+    place, or from rest.
 
     The step is torch.optim.SGD's, written out: on models this small the optimiser object costs more than the step.
     """
     trained = [{name: tensor.detach().clone().requires_grad_() for name, tensor in p.items()} for p in params]
     leaves = [leaf for p in trained for leaf in p.values()]
     targets = [anchor[name] for p, anchor in zip(params, anchors or params, strict=True) for name in p]
-    velocities = [torch.zeros_like(leaf) for leaf in leaves]
+    momenta = line_up_velocities(params, velocities)
     for batch in batches if leaves else []:
         gradients = torch.autograd.grad(loss(batch, *trained), leaves, allow_unused=True, materialize_grads=True)
         with torch.no_grad():
-            for leaf, velocity, gradient, target in zip(leaves, velocities, gradients, targets, strict=True):
+            for leaf, velocity, gradient, target in zip(leaves, momenta, gradients, targets, strict=True):
                 velocity.mul_(sgd.momentum).add_(gradient).add_(leaf, alpha=sgd.weight_decay)
                 if sgd.proximal:
                     velocity.add_(leaf - target, alpha=sgd.proximal)
                 leaf.sub_(velocity, alpha=sgd.lr)
     return [{name: leaf.detach() for name, leaf in p.items()} for p in trained]
+
+
+def line_up_velocities(params: Sequence[Params], velocities: Sequence[Params] | None) -> list[Tensor]:
+    """Return the velocity of every parameter, in the order of the parameters; zeros where none is given."""
+    if velocities is None:
+        return [torch.zeros_like(tensor) for p in params for tensor in p.values()]
+    return [velocity[name] for p, velocity in zip(params, velocities, strict=True) for name in p]
 
 
 def train_heads(
@@ -140,17 +151,19 @@ def train_heads(
     batches: Sequence[Tensor],
     sgd: LocalSGD,
     anchor: Params | None = None,
+    velocity: Params | None = None,
 ) -> Params:
     """Train stacked heads on frozen features, each with its column of γ: eq. (6).
 
-    Here and below, the proximal term's anchor is where training starts, unless another is given.
+    Here and below, the proximal term's anchor is where training starts, unless another is given, and a velocity that
+    is given is updated in place.
     """
 
     def loss(batch: Tensor, heads: Params) -> Tensor:
         logits = network.logits(heads, features[batch], training=True)
         return weighted_loss(logits, labels[batch], gamma[batch])
 
-    return descend([heads], loss, batches, sgd, None if anchor is None else [anchor])[0]
+    return descend([heads], loss, batches, sgd, _alone(anchor), _alone(velocity))[0]
 
 
 def train_extractor(
@@ -163,6 +176,7 @@ def train_extractor(
     batches: Sequence[Tensor],
     sgd: LocalSGD,
     anchor: Params | None = None,
+    velocity: Params | None = None,
 ) -> Params:
     """Train the extractor with the heads held fixed: eq. (7)."""
     parameters, statistics = trained_parts(network, extractor)
@@ -171,7 +185,7 @@ def train_extractor(
         features = network.embed(parameters | statistics, inputs[batch], training=True)
         return weighted_loss(network.logits(heads, features, training=True), labels[batch], gamma[batch])
 
-    return descend([parameters], loss, batches, sgd, None if anchor is None else [anchor])[0] | statistics
+    return descend([parameters], loss, batches, sgd, _alone(anchor), _alone(velocity))[0] | statistics
 
 
 def train_model(
@@ -184,6 +198,7 @@ def train_model(
     batches: Sequence[Tensor],
     sgd: LocalSGD,
     anchor: tuple[Params, Params] | None = None,
+    velocity: tuple[Params, Params] | None = None,
 ) -> tuple[Params, Params]:
     """Train an extractor and its stacked heads together, each head with its column of γ: eqs. (6) and (7) in one step.
 
@@ -195,8 +210,12 @@ def train_model(
         features = network.embed(parameters | statistics, inputs[batch], training=True)
         return weighted_loss(network.logits(heads, features, training=True), labels[batch], gamma[batch])
 
-    parameters, heads = descend([parameters, heads], loss, batches, sgd, anchor)
+    parameters, heads = descend([parameters, heads], loss, batches, sgd, anchor, velocity)
     return parameters | statistics, heads
+
+
+def _alone(part: Params | None) -> list[Params] | None:
+    return None if part is None else [part]
 
 
 def trained_parts(network: Network, extractor: Params) -> tuple[Params, Params]:

@@ -291,9 +291,7 @@ def _rows(x: Tensor, rows: Rows) -> Tensor:
     return x[torch.from_numpy(rows)]
 
 
-def train_and_val(
-    rows: Rows, share: float, seed: int, client: int, images: int | None = None
-) -> tuple[Tensor, Tensor]:
+def train_and_val(rows: Rows, share: float, seed: int, client: int, images: int | None = None) -> tuple[Tensor, Tensor]:
     """Hold a share out, at least one sample; a client of one sample has nothing to hold out.
 
     Where the training set was copied, rows that differ by a multiple of `images` are the same image. A client does not

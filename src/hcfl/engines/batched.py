@@ -5,8 +5,7 @@ from dataclasses import dataclass
 
 from hcfl.engines.stacked import draws, stacked
 from hcfl.engines.together import train_together
-from hcfl.ensemble import Copies
-from hcfl.local import Job, train
+from hcfl.local import Job, Trained, train
 from hcfl.models import Network
 from hcfl.rounds import Setting
 from hcfl.state import Broadcast, ClientState, Update
@@ -29,6 +28,6 @@ class Batched:
         """Return what the participants send, and each one's new state."""
         return setting.take_part(participants, broadcast, states, self.train)
 
-    def train(self, network: Network, job: Job) -> Copies:
+    def train(self, network: Network, job: Job) -> Trained:
         """Train all clients' models together; layers that draw random numbers take one client after another."""
         return train(network, job) if draws(network) else train_together(stacked(network, self.compiled), job)

@@ -6,7 +6,7 @@ loss is every client's own gradient, and each step of all clients is one step of
 """
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -15,9 +15,9 @@ from hcfl.engines.stacked import Stacked
 from hcfl.ensemble import Copies, fitting, joined
 from hcfl.errors import InputError
 from hcfl.inputs import lined_up
-from hcfl.local import Job
+from hcfl.local import Job, Trained
 from hcfl.models import Params
-from hcfl.training import Batches, LocalSGD, cross_entropy_per_cluster, trained_parts
+from hcfl.training import Batches, LocalSGD, cross_entropy_per_cluster, line_up_velocities, trained_parts
 
 CPU_ELEMENTS = 1 << 23
 """Input values per training step on a CPU."""
@@ -71,12 +71,13 @@ def descend_together(
     steps: Iterator[Step],
     sgd: LocalSGD,
     anchors: Sequence[Params],
+    velocities: Sequence[Params] | None = None,
 ) -> list[Params]:
     """Minimise every row's loss at once: `training.descend` with a leading axis of rows everywhere."""
     trained = [{name: tensor.detach().clone() for name, tensor in p.items()} for p in params]
     targets = [anchor[name] for p, anchor in zip(params, anchors, strict=True) for name in p]
     everything = [tensor for p in trained for tensor in p.values()]
-    velocity = [torch.zeros_like(tensor) for tensor in everything]
+    velocity = line_up_velocities(params, velocities)
     for step in steps if everything else ():
         picked = [{name: tensor.detach().requires_grad_() for name, tensor in step.of(p).items()} for p in trained]
         leaves = [leaf for p in picked for leaf in p.values()]
@@ -131,20 +132,23 @@ class Rows:
     batches: Batches
     columns: Tensor
     """(rows, heads): the column of γ that each head is weighted by."""
+    velocity: Copies | None = None
+    """The momentum that rows begin with, where clients keep it."""
 
     @classmethod
     def of(cls, job: Job) -> "Rows":
         """Return a row for each client, or, in the full topology, for each model of each client."""
-        start, anchor = job.plan.start, job.plan.anchor
+        start, anchor, velocity = job.plan.start, job.plan.anchor, job.velocity
         columns = torch.arange(start.models).expand(start.clients, -1)
         if start.topology == "split":
-            return cls(start, anchor, job.batches, columns)
+            return cls(start, anchor, job.batches, columns, velocity)
 
         def lined(tensor: Tensor) -> Tensor:
             return tensor.flatten(0, 1).unsqueeze(1)
 
         batches = Batches(*(part.repeat_interleave(start.models, 0) for part in (job.batches.index, job.batches.sizes)))
-        return cls(start.map(lined), anchor.map(lined), batches, columns.reshape(-1, 1))
+        momenta = None if velocity is None else velocity.map(lined)
+        return cls(start.map(lined), anchor.map(lined), batches, columns.reshape(-1, 1), momenta)
 
     def __len__(self) -> int:
         return len(self.columns)
@@ -158,25 +162,30 @@ class Rows:
             return tensor[rows.to(tensor.device)] if beyond.any() else tensor[start : start + size]
 
         batches = Batches(pick(self.batches.index), pick(self.batches.sizes).masked_fill(beyond.unsqueeze(1), 0))
-        return Rows(self.start.map(pick), self.anchor.map(pick), batches, pick(self.columns))
+        velocity = None if self.velocity is None else self.velocity.map(pick)
+        return Rows(self.start.map(pick), self.anchor.map(pick), batches, pick(self.columns), velocity)
 
 
-def train_together(stacked: Stacked, job: Job) -> Copies:
+def train_together(stacked: Stacked, job: Job) -> Trained:
     """Train all clients: heads on frozen features, then extractors, or both together (split); whole models (full)."""
     rows = Rows.of(job)
     if _heads_first(job):
-        heads = _train_heads(stacked, job, rows)
-        rows = Rows(Copies(rows.start.extractors, heads, "split"), rows.anchor, rows.batches, rows.columns)
+        rows = _train_heads(stacked, job, rows)
     # A compiled program takes as many rows as there are clients, however many models these have: it keeps its shape.
     size = min(chunk_size(job), job.plan.start.clients if stacked.fixed else len(rows))
     trained = _in_chunks(stacked, job, rows, size)
     if job.plan.start.topology == "split":
         return trained
     shape = job.plan.start.clients, job.plan.start.models
-    return trained.map(lambda tensor: tensor.view(*shape, *tensor.shape[2:]))
+    return _mapped(trained, lambda tensor: tensor.view(*shape, *tensor.shape[2:]))
 
 
-def _in_chunks(stacked: Stacked, job: Job, rows: Rows, size: int) -> Copies:
+def _mapped(trained: Trained, change: Callable[[Tensor], Tensor]) -> Trained:
+    velocity = None if trained.velocity is None else trained.velocity.map(change)
+    return Trained(trained.models.map(change), velocity)
+
+
+def _in_chunks(stacked: Stacked, job: Job, rows: Rows, size: int) -> Trained:
     """Train so many rows at a time; where a GPU has no memory for them, half as many."""
     parts = []
     try:
@@ -192,12 +201,18 @@ def _in_chunks(stacked: Stacked, job: Job, rows: Rows, size: int) -> Copies:
         parts.clear()
         torch.cuda.empty_cache()
         return _in_chunks(stacked, job, rows, size // 2)
+    velocities = [part.velocity for part in parts if part.velocity is not None]
+    trained = Trained(_joined([part.models for part in parts]), _joined(velocities) if velocities else None)
+    return _mapped(trained, lambda tensor: tensor[: len(rows)])
+
+
+def _joined(parts: Sequence[Copies]) -> Copies:
     extractors, heads = joined([part.extractors for part in parts]), joined([part.heads for part in parts])
-    return Copies(extractors, heads, rows.start.topology).map(lambda tensor: tensor[: len(rows)])
+    return Copies(extractors, heads, parts[0].topology)
 
 
-def _train_heads(stacked: Stacked, job: Job, rows: Rows) -> Params:
-    """Heads on frozen features: eq. (6)."""
+def _train_heads(stacked: Stacked, job: Job, rows: Rows) -> Rows:
+    """Heads on frozen features, eq. (6): return the rows that extractors are then trained with."""
     device, features = job.data.inputs.device, job.features
     assert features is not None
     labels, gamma = job.data.labels.to(device), job.plan.gamma.to(device)
@@ -207,10 +222,13 @@ def _train_heads(stacked: Stacked, job: Job, rows: Rows) -> Params:
         return _weighted(logits, labels[step.index], gamma[step.index], step.share)
 
     steps = schedule(rows.batches, alike=False, fixed=False, device=device)
-    return descend_together([rows.start.heads], loss, steps, job.sgd, [rows.anchor.heads])[0]
+    velocity = None if rows.velocity is None else rows.velocity.map(torch.clone)
+    momenta = None if velocity is None else [velocity.heads]
+    heads = descend_together([rows.start.heads], loss, steps, job.sgd, [rows.anchor.heads], momenta)[0]
+    return replace(rows, start=replace(rows.start, heads=heads), velocity=velocity)
 
 
-def _train_rows(stacked: Stacked, job: Job, rows: Rows) -> Copies:
+def _train_rows(stacked: Stacked, job: Job, rows: Rows) -> Trained:
     """Extractors with heads that are trained and held fixed, eq. (7), or both."""
     network, device, topology = stacked.network, job.data.inputs.device, rows.start.topology
     labels, gamma, columns = job.data.labels.to(device), job.plan.gamma.to(device), rows.columns.to(device)
@@ -229,12 +247,15 @@ def _train_rows(stacked: Stacked, job: Job, rows: Rows) -> Copies:
 
     steps = schedule(rows.batches, stacked.alike, stacked.fixed, device)
     heads = rows.start.heads
+    velocity = None if rows.velocity is None else rows.velocity.map(torch.clone)
+    momenta = None if velocity is None else [_each(velocity.extractors), velocity.heads]
     if _heads_first(job):
-        parameters = descend_together([parameters], with_fixed_heads, steps, job.sgd, anchors[:1])[0]
+        momenta = None if momenta is None else momenta[:1]
+        parameters = descend_together([parameters], with_fixed_heads, steps, job.sgd, anchors[:1], momenta)[0]
     else:
-        parameters, heads = descend_together([parameters, heads], loss, steps, job.sgd, anchors)
+        parameters, heads = descend_together([parameters, heads], loss, steps, job.sgd, anchors, momenta)
     trained = {name: tensor.unsqueeze(1) for name, tensor in (parameters | statistics).items()}
-    return Copies(trained, heads, topology)
+    return Trained(Copies(trained, heads, topology), velocity)
 
 
 def _heads_first(job: Job) -> bool:
