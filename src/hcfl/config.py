@@ -86,6 +86,9 @@ class ModelConfig(Section):
     pretrained: str | None = Field(
         None, description="the same: start from none, imagenet, or a FILE (.pth, .safetensors); default none"
     )
+    dropout: float | None = Field(
+        None, ge=0, lt=1, description="the same: share of the features dropped before the head in training; default 0"
+    )
 
 
 class MethodConfig(Section):
@@ -140,6 +143,9 @@ class TrainingConfig(Section):
     order: Order = Field(
         "heads-first",
         description="where clusters share an extractor: train heads first, then the extractor, or both in every step",
+    )
+    drop_last: bool = Field(
+        False, description="leave out the last batch of an epoch where it is not full, unless it is the only one"
     )
 
 

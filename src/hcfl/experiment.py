@@ -97,6 +97,7 @@ def prepare(
             batch=training.batch,
             epochs=training.epochs,
             order=training.order,
+            drop_last=training.drop_last,
         ),
         participation=training.participation,
         newcomers=config.evaluation.newcomers,
@@ -196,7 +197,7 @@ def _device(name: str) -> torch.device:
     return device
 
 
-def model_settings(config: ModelConfig, shape: tuple[int, ...]) -> dict[str, str]:
+def model_settings(config: ModelConfig, shape: tuple[int, ...]) -> dict[str, str | float]:
     """Fill in the name of the model, and its options where it has some; others are refused."""
     name = default_model(shape) if config.name == "auto" else config.name
     given = config.model_dump(include=set(IMAGE_NETWORK_OPTIONS), exclude_none=True)
@@ -212,7 +213,7 @@ def model_builder(config: ModelConfig) -> Builder:
     """Return a named model's builder, or a user's own: `FILE.py:FUNCTION` or `package.module:FUNCTION`."""
     name = config.name
     if name in IMAGE_NETWORKS:
-        return partial(IMAGE_NETWORKS[name], **config.model_dump(include=set(IMAGE_NETWORK_OPTIONS)))
+        return partial(IMAGE_NETWORKS[name], **config.model_dump(include=set(IMAGE_NETWORK_OPTIONS), exclude_none=True))
     if name in MODELS:
         return MODELS[name]
     if ":" not in name:

@@ -159,6 +159,10 @@ def _check_proximal(proximal: float) -> None:
         raise InputError(f"proximal = {proximal}: must not be negative")
 
 
+Phase = Literal["heads", "extractor"]
+"""What is being trained: heads on features that are known, or an extractor, alone or together with heads."""
+
+
 @dataclass(frozen=True)
 class Job:
     """The training of some clients, to be done."""
@@ -170,9 +174,14 @@ class Job:
     batches: Batches
     sgd: LocalSGD
     purposes: Sequence[tuple[int | str, ...]]
-    """For each client, the name of the random numbers that layers draw in training."""
+    """For each client, the name of the random numbers that layers draw in training, and of dropout's masks."""
     velocity: Copies | None = None
     """The momentum that clients begin with, of what they train; None: all begin at rest, and keep none."""
+
+    def key(self, client: int, phase: Phase) -> int:
+        """Return what a client's masks of dropout come from, the same for all of its models."""
+        seed, *purpose = self.purposes[client]
+        return rng.derive(int(seed), *purpose, "dropout", phase)
 
 
 @dataclass(frozen=True)
@@ -230,17 +239,19 @@ def _train_one(network: Network, job: Job, client: int, velocity: Ensemble | Non
     inputs, device, batches, sgd = job.data.inputs, job.data.inputs.device, job.batches.of(client), job.sgd
     start, anchor = job.plan.start.of(client), job.plan.anchor.of(client)
     labels, gamma = job.data.labels.to(device), job.plan.gamma.to(device)
+    key = job.key(client, "extractor")
     if start.topology == "split":
         extractor, heads, anchors = start.extractor(0), start.heads, (anchor.extractor(0), anchor.heads)
         momenta = None if velocity is None else (velocity.extractor(0), velocity.heads)
         samples = labels, gamma, batches, sgd
         if sgd.order == "together":
-            extractor, heads = train_model(network, extractor, heads, inputs, *samples, anchors, momenta)
+            extractor, heads = train_model(network, extractor, heads, inputs, *samples, anchors, momenta, key)
         else:
             assert job.features is not None
             of_extractor, of_heads = momenta or (None, None)
-            heads = train_heads(network, heads, job.features, *samples, anchors[1], of_heads)
-            extractor = train_extractor(network, extractor, heads, inputs, *samples, anchors[0], of_extractor)
+            first = job.key(client, "heads")
+            heads = train_heads(network, heads, job.features, *samples, anchors[1], of_heads, first)
+            extractor = train_extractor(network, extractor, heads, inputs, *samples, anchors[0], of_extractor, key)
         return Ensemble(stack([extractor]), heads, "split")
     models = [
         train_model(
@@ -254,6 +265,7 @@ def _train_one(network: Network, job: Job, client: int, velocity: Ensemble | Non
             sgd,
             (anchor.extractor(k), rows(anchor.heads, [k])),
             None if velocity is None else (velocity.extractor(k), _column(velocity.heads, k)),
+            key,
         )
         for k in range(start.clusters)
     ]

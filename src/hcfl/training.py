@@ -10,7 +10,7 @@ from torch.nn.functional import cross_entropy, pad
 from torch.nn.utils.rnn import pad_sequence
 
 from hcfl.inputs import Inputs
-from hcfl.models import Network, Params
+from hcfl.models import Network, Params, drop
 from hcfl.owners import Owners
 
 Order = Literal["heads-first", "together"]
@@ -32,6 +32,8 @@ class LocalSGD:
     """λ of the term λ/2‖θ − anchor‖² that some methods add to every loss."""
     order: Order = "heads-first"
     """Full models are always trained as a whole."""
+    drop_last: bool = False
+    """Whether an epoch leaves out its last batch where that is not full, unless it is the only one."""
 
 
 @dataclass(frozen=True)
@@ -85,7 +87,8 @@ class Batches:
 def shuffle(owners: Owners, sgd: LocalSGD, generators: Sequence[torch.Generator], singles: bool = True) -> Batches:
     """Shuffle all clients' samples anew every epoch; a last batch of one sample is left out unless it is the only one.
 
-    Without `singles` no batch of one sample is used at all: batch normalisation cannot train on it.
+    With `drop_last`, so is any last batch that is not full. Without `singles` no batch of one sample is used at all:
+    batch normalisation cannot train on it.
     """
     epochs = range(sgd.epochs)
     orders = [
@@ -101,14 +104,17 @@ def shuffle(owners: Owners, sgd: LocalSGD, generators: Sequence[torch.Generator]
     index = lined.view(len(owners), sgd.epochs * steps, width) + starts.unsqueeze(2)
     sizes = (samples - width * torch.arange(steps)).clamp(0, width)
     wanted = ((samples <= sgd.batch) | (sgd.batch == 1)) & singles
-    sizes = torch.where((sizes == 1) & ~wanted, 0, sizes).repeat(1, sgd.epochs)
+    sizes = torch.where((sizes == 1) & ~wanted, 0, sizes)
+    if sgd.drop_last:
+        sizes = torch.where((sizes < sgd.batch) & (samples > sgd.batch), 0, sizes)
+    sizes = sizes.repeat(1, sgd.epochs)
     return Batches(index.clamp_max(owners.samples - 1), sizes)
 
 
 def descend(
     params: Sequence[Params],
     loss: Callable[..., Tensor],
-    batches: Sequence[Tensor],
+    batches: Sequence[object],
     sgd: LocalSGD,
     anchors: Sequence[Params] | None = None,
     velocities: Sequence[Params] | None = None,
@@ -152,18 +158,21 @@ def train_heads(
     sgd: LocalSGD,
     anchor: Params | None = None,
     velocity: Params | None = None,
+    key: int = 0,
 ) -> Params:
     """Train stacked heads on frozen features, each with its column of γ: eq. (6).
 
-    Here and below, the proximal term's anchor is where training starts, unless another is given, and a velocity that
-    is given is updated in place.
+    Here and below, the proximal term's anchor is where training starts, unless another is given; a velocity that is
+    given is updated in place; `key` names the masks of dropout, which are fresh in every step.
     """
 
-    def loss(batch: Tensor, heads: Params) -> Tensor:
-        logits = network.logits(heads, features[batch], training=True)
+    def loss(step: tuple[int, Tensor], heads: Params) -> Tensor:
+        number, batch = step
+        seen = drop(features[batch], network.dropout, key, number)
+        logits = network.logits(heads, seen, training=True)
         return weighted_loss(logits, labels[batch], gamma[batch])
 
-    return descend([heads], loss, batches, sgd, _alone(anchor), _alone(velocity))[0]
+    return descend([heads], loss, [*enumerate(batches)], sgd, _alone(anchor), _alone(velocity))[0]
 
 
 def train_extractor(
@@ -177,15 +186,19 @@ def train_extractor(
     sgd: LocalSGD,
     anchor: Params | None = None,
     velocity: Params | None = None,
+    key: int = 0,
 ) -> Params:
     """Train the extractor with the heads held fixed: eq. (7)."""
     parameters, statistics = trained_parts(network, extractor)
 
-    def loss(batch: Tensor, parameters: Params) -> Tensor:
+    def loss(step: tuple[int, Tensor], parameters: Params) -> Tensor:
+        number, batch = step
         features = network.embed(parameters | statistics, inputs[batch], training=True)
+        features = drop(features, network.dropout, key, number)
         return weighted_loss(network.logits(heads, features, training=True), labels[batch], gamma[batch])
 
-    return descend([parameters], loss, batches, sgd, _alone(anchor), _alone(velocity))[0] | statistics
+    found = descend([parameters], loss, [*enumerate(batches)], sgd, _alone(anchor), _alone(velocity))[0]
+    return found | statistics
 
 
 def train_model(
@@ -199,6 +212,7 @@ def train_model(
     sgd: LocalSGD,
     anchor: tuple[Params, Params] | None = None,
     velocity: tuple[Params, Params] | None = None,
+    key: int = 0,
 ) -> tuple[Params, Params]:
     """Train an extractor and its stacked heads together, each head with its column of γ: eqs. (6) and (7) in one step.
 
@@ -206,11 +220,13 @@ def train_model(
     """
     parameters, statistics = trained_parts(network, extractor)
 
-    def loss(batch: Tensor, parameters: Params, heads: Params) -> Tensor:
+    def loss(step: tuple[int, Tensor], parameters: Params, heads: Params) -> Tensor:
+        number, batch = step
         features = network.embed(parameters | statistics, inputs[batch], training=True)
+        features = drop(features, network.dropout, key, number)
         return weighted_loss(network.logits(heads, features, training=True), labels[batch], gamma[batch])
 
-    parameters, heads = descend([parameters, heads], loss, batches, sgd, anchor, velocity)
+    parameters, heads = descend([parameters, heads], loss, [*enumerate(batches)], sgd, anchor, velocity)
     return parameters | statistics, heads
 
 

@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from hcfl.engines.stacked import draws, stacked
+from hcfl.engines.stacked import one_by_one, stacked
 from hcfl.engines.together import train_together
 from hcfl.local import Job, Trained, train
 from hcfl.models import Network
@@ -30,4 +30,4 @@ class Batched:
 
     def train(self, network: Network, job: Job) -> Trained:
         """Train all clients' models together; layers that draw random numbers take one client after another."""
-        return train(network, job) if draws(network) else train_together(stacked(network, self.compiled), job)
+        return train(network, job) if one_by_one(network) else train_together(stacked(network, self.compiled), job)

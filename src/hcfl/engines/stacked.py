@@ -98,7 +98,20 @@ def stacked(network: Network, compiled: bool) -> Stacked:
     return Stacked(network, compiled)
 
 
+@lru_cache(maxsize=4)
+def one_by_one(network: Network) -> bool:
+    """Whether layers draw random numbers in training, so that each client trains by itself; the user is told, once."""
+    found = draws(network)
+    if found:
+        warnings.warn(
+            "the model has dropout layers, so the batched engine trains one client after another, slower; "
+            "dropout just before the head needs no layer: extractor.feature_dropout = 0.2 trains all at once",
+            stacklevel=3,
+        )
+    return found
+
+
 def draws(network: Network) -> bool:
-    """Whether layers draw random numbers in training (dropout): each client then trains by itself, with its own."""
+    """Whether layers draw random numbers in training: dropout as modules, not before the heads as hcfl does it."""
     modules = (*network.extractor.modules(), *network.head.modules())
     return any(isinstance(module, nn.modules.dropout._DropoutNd) and module.p > 0 for module in modules)

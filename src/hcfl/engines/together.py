@@ -2,7 +2,7 @@
 
 Parameters of all clients are stacked. No client's loss depends on another's parameters, so the gradient of the summed
 loss is every client's own gradient, and each step of all clients is one step of one larger program. What is random
-(batches) is drawn per client beforehand, so that results agree with training one client after another.
+(batches, keys of dropout) is drawn per client beforehand, so that results agree with training one client after another.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -15,8 +15,8 @@ from hcfl.engines.stacked import Stacked
 from hcfl.ensemble import Copies, fitting, joined
 from hcfl.errors import InputError
 from hcfl.inputs import lined_up
-from hcfl.local import Job, Trained
-from hcfl.models import Params
+from hcfl.local import Job, Phase, Trained
+from hcfl.models import Params, drop
 from hcfl.training import Batches, LocalSGD, cross_entropy_per_cluster, line_up_velocities, trained_parts
 
 CPU_ELEMENTS = 1 << 23
@@ -33,12 +33,18 @@ class Step:
     """(rows, batch): which of all clients' samples."""
     share: Tensor
     """(rows, batch): 1/|batch| for a batch's samples, 0 where it is shorter than others."""
+    number: Tensor
+    """(rows,): how many steps each has taken before."""
     idle: Tensor | None = None
     """(rows,): who is in it, but has no batch; None: nobody."""
 
     def of(self, params: Params) -> Params:
         """Return the parameters of those who take it."""
-        return params if self.rows is None else {name: tensor[self.rows] for name, tensor in params.items()}
+        return params if self.rows is None else {name: self.pick(tensor) for name, tensor in params.items()}
+
+    def pick(self, tensor: Tensor) -> Tensor:
+        """Return the rows of those who take it."""
+        return tensor if self.rows is None else tensor[self.rows]
 
 
 def schedule(batches: Batches, alike: bool, fixed: bool, device: torch.device) -> Iterator[Step]:
@@ -50,19 +56,21 @@ def schedule(batches: Batches, alike: bool, fixed: bool, device: torch.device) -
     """
     index, width = batches.index.to(device), batches.index.shape[2]
     shares = (torch.arange(width) < batches.sizes.unsqueeze(2)) / batches.sizes.clamp_min(1).unsqueeze(2)
-    shares = shares.to(device)
+    taken = ((batches.sizes > 0).cumsum(dim=1) - 1).clamp_min(0)
+    shares, taken = shares.to(device), taken.to(device)
     for number, sizes in enumerate(batches.sizes.T):
         idle, largest = sizes == 0, int(sizes.max())
         if fixed:
             if largest:
-                yield Step(None, index[:, number], shares[:, number], idle.to(device) if idle.any() else None)
+                waiting = idle.to(device) if idle.any() else None
+                yield Step(None, index[:, number], shares[:, number], taken[:, number], waiting)
             continue
         for size in sorted({*sizes.tolist()} - {0}) if alike else [largest]:
             chosen = torch.nonzero(sizes == size if alike else ~idle).flatten().to(device)
             if len(chosen) == len(sizes):
-                yield Step(None, index[:, number, :size], shares[:, number, :size])
+                yield Step(None, index[:, number, :size], shares[:, number, :size], taken[:, number])
             elif len(chosen):
-                yield Step(chosen, index[chosen, number, :size], shares[chosen, number, :size])
+                yield Step(chosen, index[chosen, number, :size], shares[chosen, number, :size], taken[chosen, number])
 
 
 def descend_together(
@@ -132,6 +140,8 @@ class Rows:
     batches: Batches
     columns: Tensor
     """(rows, heads): the column of γ that each head is weighted by."""
+    keys: Tensor
+    """(rows,): what masks of dropout come from while extractors are trained."""
     velocity: Copies | None = None
     """The momentum that rows begin with, where clients keep it."""
 
@@ -140,15 +150,17 @@ class Rows:
         """Return a row for each client, or, in the full topology, for each model of each client."""
         start, anchor, velocity = job.plan.start, job.plan.anchor, job.velocity
         columns = torch.arange(start.models).expand(start.clients, -1)
+        keys = _keys(job, "extractor")
         if start.topology == "split":
-            return cls(start, anchor, job.batches, columns, velocity)
+            return cls(start, anchor, job.batches, columns, keys, velocity)
 
         def lined(tensor: Tensor) -> Tensor:
             return tensor.flatten(0, 1).unsqueeze(1)
 
         batches = Batches(*(part.repeat_interleave(start.models, 0) for part in (job.batches.index, job.batches.sizes)))
+        keys = keys.repeat_interleave(start.models)
         momenta = None if velocity is None else velocity.map(lined)
-        return cls(start.map(lined), anchor.map(lined), batches, columns.reshape(-1, 1), momenta)
+        return cls(start.map(lined), anchor.map(lined), batches, columns.reshape(-1, 1), keys, momenta)
 
     def __len__(self) -> int:
         return len(self.columns)
@@ -163,7 +175,8 @@ class Rows:
 
         batches = Batches(pick(self.batches.index), pick(self.batches.sizes).masked_fill(beyond.unsqueeze(1), 0))
         velocity = None if self.velocity is None else self.velocity.map(pick)
-        return Rows(self.start.map(pick), self.anchor.map(pick), batches, pick(self.columns), velocity)
+        columns, keys = pick(self.columns), pick(self.keys)
+        return Rows(self.start.map(pick), self.anchor.map(pick), batches, columns, keys, velocity)
 
 
 def train_together(stacked: Stacked, job: Job) -> Trained:
@@ -215,10 +228,11 @@ def _train_heads(stacked: Stacked, job: Job, rows: Rows) -> Rows:
     """Heads on frozen features, eq. (6): return the rows that extractors are then trained with."""
     device, features = job.data.inputs.device, job.features
     assert features is not None
-    labels, gamma = job.data.labels.to(device), job.plan.gamma.to(device)
+    labels, gamma, keys = job.data.labels.to(device), job.plan.gamma.to(device), _keys(job, "heads").to(device)
 
     def loss(step: Step, heads: Params) -> Tensor:
-        logits = stacked.logits(heads, lined_up(features, step.index))
+        seen = drop(lined_up(features, step.index), stacked.network.dropout, step.pick(keys), step.number)
+        logits = stacked.logits(heads, seen)
         return _weighted(logits, labels[step.index], gamma[step.index], step.share)
 
     steps = schedule(rows.batches, alike=False, fixed=False, device=device)
@@ -232,14 +246,14 @@ def _train_rows(stacked: Stacked, job: Job, rows: Rows) -> Trained:
     """Extractors with heads that are trained and held fixed, eq. (7), or both."""
     network, device, topology = stacked.network, job.data.inputs.device, rows.start.topology
     labels, gamma, columns = job.data.labels.to(device), job.plan.gamma.to(device), rows.columns.to(device)
+    keys = rows.keys.to(device)
     parameters, statistics = trained_parts(network, _each(rows.start.extractors))
     anchors = [trained_parts(network, _each(rows.anchor.extractors))[0], rows.anchor.heads]
 
     def loss(step: Step, parameters: Params, heads: Params) -> Tensor:
         features = stacked.embed(parameters, statistics, lined_up(job.data.inputs, step.index), step.share, step.rows)
-        logits = stacked.logits(heads, features)
-        mine = columns if step.rows is None else columns[step.rows]
-        weights = gamma[step.index.unsqueeze(2), mine.unsqueeze(1)]
+        logits = stacked.logits(heads, drop(features, network.dropout, step.pick(keys), step.number))
+        weights = gamma[step.index.unsqueeze(2), step.pick(columns).unsqueeze(1)]
         return _weighted(logits, labels[step.index], weights, step.share)
 
     def with_fixed_heads(step: Step, parameters: Params) -> Tensor:
@@ -260,6 +274,11 @@ def _train_rows(stacked: Stacked, job: Job, rows: Rows) -> Trained:
 
 def _heads_first(job: Job) -> bool:
     return job.plan.start.topology == "split" and job.sgd.order == "heads-first"
+
+
+def _keys(job: Job, phase: Phase) -> Tensor:
+    """Return every client's key of dropout, (clients,)."""
+    return torch.tensor([job.key(client, phase) for client in range(job.plan.start.clients)])
 
 
 def _each(extractors: Params) -> Params:

@@ -1,5 +1,6 @@
 """Networks as extractor + head; nothing federated in here."""
 
+from hcfl.models.dropout import drop
 from hcfl.models.layers import BatchNorm, write_out
 from hcfl.models.mobile import efficientnet_lite0, mobilenet_v2
 from hcfl.models.network import Builder, Network, Pair, Params, check_pair, parameters_of
@@ -19,6 +20,7 @@ __all__ = [
     "cnn",
     "cnn1d",
     "default_model",
+    "drop",
     "efficientnet_lite0",
     "mlp",
     "mobilenet_v2",

@@ -68,8 +68,11 @@ class InvertedResidual(nn.Module):
 class MobileExtractor(nn.Module):
     """Stem, inverted residuals, a last widening, and the mean over pixels."""
 
-    def __init__(self, channels: int, stages: tuple[Stage, ...], stem: StemName, style: Style) -> None:
+    def __init__(
+        self, channels: int, stages: tuple[Stage, ...], stem: StemName, style: Style, dropout: float = 0.0
+    ) -> None:
         super().__init__()
+        self.feature_dropout = dropout
         self.stem = style.unit(channels, STEM, kernel=3, stride=2 if stem == "original" else 1)
         blocks: list[InvertedResidual] = []
         before = STEM
@@ -95,10 +98,11 @@ def mobilenet_v2(
     norm: NormName = "batch",
     stem: StemName = "original",
     pretrained: str = "none",
+    dropout: float = 0.0,
 ) -> Pair:
     """Build MobileNet-V2 (Sandler et al., 2018); the extractor is initialised as in torchvision."""
     check_image("mobilenet-v2", shape)
-    extractor = MobileExtractor(shape[-1], MOBILENET_V2, stem, Style(norm, activation=relu6))
+    extractor = MobileExtractor(shape[-1], MOBILENET_V2, stem, Style(norm, activation=relu6), dropout)
     head = nn.Linear(FEATURES, classes)
     if pretrained != "none":
         load(extractor, shape[-1], _torchvision(extractor), pretrained)
@@ -111,11 +115,12 @@ def efficientnet_lite0(
     norm: NormName = "batch",
     stem: StemName = "original",
     pretrained: str = "none",
+    dropout: float = 0.0,
 ) -> Pair:
     """Build EfficientNet-Lite0; the extractor is padded and initialised as in its TensorFlow original."""
     check_image("efficientnet-lite0", shape)
     style = Style(norm, eps=1e-3, same=True, activation=relu6)
-    extractor = MobileExtractor(shape[-1], EFFICIENTNET_LITE0, stem, style)
+    extractor = MobileExtractor(shape[-1], EFFICIENTNET_LITE0, stem, style, dropout)
     for module in extractor.modules():
         if isinstance(module, Convolution) and module.depthwise:  # TensorFlow counts one output for each input
             nn.init.normal_(module.weight, std=sqrt(2) / module.kernel)

@@ -44,6 +44,14 @@ class Network:
         frozen = (name for name, tensor in self.extractor.named_parameters() if not tensor.requires_grad)
         return self.buffers | frozenset(frozen)
 
+    @property
+    def dropout(self) -> float:
+        """Share of the features that training leaves out before the heads: the extractor's `feature_dropout`, if any.
+
+        Nothing in the two modules does it: training drops features, anew in every step, where heads see them.
+        """
+        return float(getattr(self.extractor, "feature_dropout", 0.0))
+
     def plain_head(self, heads: Params) -> bool:
         """Whether heads are linear layers with a bias: several are then one product."""
         return type(self.head) is nn.Linear and "bias" in heads
@@ -86,6 +94,9 @@ def check_pair(pair: object, shape: tuple[int, ...], classes: int) -> Network:
             "model: the head has buffers (a normalisation layer, for example), but K heads run as one product; "
             "move such layers into the extractor"
         )
+    rate = getattr(extractor, "feature_dropout", 0.0)
+    if not (isinstance(rate, int | float) and 0 <= rate < 1):
+        raise InputError(f"model: feature_dropout = {rate!r} of the extractor: must be at least 0 and less than 1")
     try:
         with torch.no_grad():
             features = extractor.eval()(torch.zeros(2, *shape))

@@ -31,8 +31,9 @@ class BasicBlock(nn.Module):
 class ResNetExtractor(nn.Module):
     """Stem, four stages of two blocks, and the mean over pixels."""
 
-    def __init__(self, channels: int, stem: StemName, style: Style) -> None:
+    def __init__(self, channels: int, stem: StemName, style: Style, dropout: float = 0.0) -> None:
         super().__init__()
+        self.feature_dropout = dropout
         self.pooled = stem == "original"
         self.stem = style.unit(channels, STEM, kernel=7, stride=2 if stem == "original" else 1)
         blocks: list[BasicBlock] = []
@@ -59,10 +60,11 @@ def resnet_18(
     norm: NormName = "batch",
     stem: StemName = "original",
     pretrained: str = "none",
+    dropout: float = 0.0,
 ) -> Pair:
     """Build ResNet-18 (He et al., 2016), initialised as torchvision does."""
     check_image("resnet-18", shape)
-    extractor = ResNetExtractor(shape[-1], stem, Style(norm))
+    extractor = ResNetExtractor(shape[-1], stem, Style(norm), dropout)
     head = nn.Linear(STAGES[-1], classes)
     if pretrained != "none":
         load(extractor, shape[-1], _torchvision(), pretrained)

@@ -54,10 +54,15 @@ IMAGE_NETWORKS: dict[str, Callable[..., Pair]] = {
     "resnet-18": resnet_18,
     "efficientnet-lite0": efficientnet_lite0,
 }
-"""Builders that also take `norm`, `stem` and `pretrained`."""
+"""Builders that also take `norm`, `stem`, `pretrained` and `dropout`."""
 
-IMAGE_NETWORK_OPTIONS = {"norm": "batch", "stem": "original", "pretrained": "none"}
-"""What these are where nobody says otherwise."""
+IMAGE_NETWORK_OPTIONS: dict[str, str | float] = {
+    "norm": "batch",
+    "stem": "original",
+    "pretrained": "none",
+    "dropout": 0.0,
+}
+"""What these are unless the user says otherwise."""
 
 MODELS: dict[str, Builder] = {"mlp": mlp, "cnn": cnn, "cnn1d": cnn1d, **IMAGE_NETWORKS}
 """Builders by the name that configurations use."""
