@@ -35,6 +35,9 @@ BAD = [
     ({"partition": "dirichlet"}, r"data.partition = 'dirichlet': should be 'lda', 'classes', 'iid' or 'natural'"),
     ({"participation": 0}, r"training.participation = 0: should be greater than 0"),
     ({"momentum": 1}, r"training.momentum = 1: should be less than 1"),
+    ({"dropout": 1}, r"model.dropout = 1: should be less than 1"),
+    ({"dropout": -0.1}, r"model.dropout = -0.1: should be greater than or equal to 0"),
+    ({"drop_last": "maybe"}, r"training.drop_last = 'maybe': should be a valid boolean"),
     ({"rounds": -1}, r"training.rounds = -1: should be greater than or equal to 1"),
     ({"seed": -1}, r"seed = -1: should be greater than or equal to 0"),
 ]

@@ -26,7 +26,7 @@ from hcfl.models.layers import Style
 from hcfl.owners import Owners
 from hcfl.rng import torch_generator
 from hcfl.training import Batches, LocalData, LocalSGD, shuffle
-from helpers import blobs, play
+from helpers import blobs, play, start
 
 
 @pytest.fixture
@@ -85,6 +85,15 @@ def test_all_clients_at_once_change_the_same_clusters(uneven, name):
 @pytest.mark.parametrize("name", ["hcfl+(fedrc)", "hcfl+(fesem)", "hcfl+(fedsoft)", "hcfl++"])
 def test_heads_and_extractors_that_train_together_agree_too(uneven, name):
     agree_in_every_round(uneven, build(name), sgd=LocalSGD(lr=0.1, batch=16, epochs=2, order="together"))
+
+
+@pytest.mark.parametrize("order", ["heads-first", "together"])
+@pytest.mark.parametrize("name", ["fedavg", "fedem", "fedgroup", "fedsoft", "hcfl+(fedrc)", "hcfl+(fesem)"])
+def test_dropout_before_the_heads_agrees_too(uneven, name, order):
+    network, _ = start(uneven, build(name))
+    network.extractor.feature_dropout = 0.3
+    sgd = LocalSGD(lr=0.1, batch=16, epochs=2, order=order, drop_last=order == "together")
+    agree_in_every_round(uneven, build(name), network=network, sgd=sgd)
 
 
 def agree_in_every_round(federation, method, **changes) -> list[Change]:
@@ -211,6 +220,43 @@ def test_batch_normalisation_leaves_out_what_only_fills_up_a_batch(topology, mod
     assert (statistics[3] == 0).all(), "a client of one sample takes no step"
     assert (statistics[[0, 1, 2, 4]] != 0).all()
     assert set(shapes) == ({(min(rows, len(UNEVEN)), 4, 8, 8, 3)} if fixed else set())
+
+
+@pytest.mark.usefixtures("in_double_precision")
+@pytest.mark.parametrize("rows", [2, 99], ids=["padded rows", "all at once"])
+@pytest.mark.parametrize(
+    ("topology", "models", "order"),
+    [("split", 2, "heads-first"), ("split", 2, "together"), ("full", 1, "together"), ("full", 2, "together")],
+)
+@pytest.mark.parametrize("program", ["fixed", "free", "alike"])
+def test_masks_of_dropout_are_each_client_s_own_whatever_it_is_trained_with(
+    topology, models, order, program, rows, monkeypatch
+):
+    def dropping(shape, classes):
+        extractor, head = with_our_layers(shape, classes)
+        if program == "alike":
+            extractor = nn.Sequential(nn.Flatten(), nn.Linear(8 * 8 * 3, 6), nn.BatchNorm1d(6))
+        extractor.feature_dropout = 0.4
+        return extractor, head
+
+    monkeypatch.setattr(together, "CPU_ELEMENTS", rows * 4 * 8 * 8 * 3)
+    network, job = job_of(dropping, (8, 8, 3), UNEVEN, topology, models, lr=0.05, batch=4, epochs=2, order=order)
+    stacked = as_if_compiled(network)[0] if program == "fixed" else Stacked(network)
+    assert (stacked.fixed, stacked.alike) == (program == "fixed", program == "alike")
+    expected = train(network, job)
+    agree_closely(train_together(stacked, job), expected, atol=1e-10, rtol=1e-8)
+    network.extractor.feature_dropout = 0.0
+    without = train(network, job)
+    for name, tensor in expected.heads.items():
+        moved = (tensor - without.heads[name]).flatten(1).abs().max(dim=1).values
+        assert ((moved > 1e-6) == torch.tensor([True, True, True, False, True])).all(), "the fourth takes no step"
+
+
+def test_a_client_s_steps_are_counted_by_its_own_batches():
+    batches = lined_up([[0, 1], [2], [0, 2]], [[4, 3], [], [3, 4]])
+    for fixed in (True, False):
+        numbers = [step.number.tolist() for step in schedule(batches, alike=False, fixed=fixed, device=CPU)]
+        assert numbers == [[0, 0], [1, 0] if fixed else [1], [2, 1]], "who waits has none to count"
 
 
 def test_what_fills_up_does_not_grow_from_layer_to_layer():

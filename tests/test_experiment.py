@@ -200,6 +200,7 @@ def test_a_path_is_data_too(tmp_path):
 
 def test_clients_train_as_the_configuration_says():
     wanted = {"lr": 0.5, "momentum": 0.1, "weight_decay": 0.2, "batch": 7, "epochs": 3, "order": "together"}
+    wanted |= {"drop_last": True}
     sgd = prepare(Config.parse({"training": wanted})).setting.sgd
     assert {name: getattr(sgd, name) for name in wanted} == wanted
 

@@ -4,6 +4,7 @@ import pytest
 import torch
 from torch.testing import assert_close
 
+from hcfl import rng, training
 from hcfl.ensemble import Copies, Ensemble, blends, embed, initialise, mix
 from hcfl.errors import InputError
 from hcfl.local import ClusterModels, Given, Job, OwnModel, Plan, train
@@ -113,6 +114,31 @@ def test_every_trained_model_is_pulled_towards_its_own_anchor(topology, order):
         assert_close(trained.extractors[name], before + 0.05)
     for name, before in start.heads.items():
         assert_close(trained.heads[name], before + 0.1)
+
+
+@pytest.mark.parametrize(
+    ("topology", "order", "phases"),
+    [("split", "heads-first", ["heads", "extractor"]), ("split", "together", ["extractor"]), ("full", "together", [])],
+)
+def test_dropout_takes_each_phase_s_own_key_and_all_models_of_a_client_share_it(topology, order, phases, monkeypatch):
+    network, start = initialise(MODELS["mlp"], (4,), 3, topology, 2, seed=0)
+    network.extractor.feature_dropout = 0.5
+    copies = Copies.stack([start, start])
+    data = LocalData(torch.ones(8, 4), torch.zeros(8).long(), 3, Owners((4, 4)))
+    plan = Plan(copies, torch.eye(2).expand(2, 2, 2), torch.ones(8, 2), copies)
+    batches = Batches(torch.arange(8).view(2, 2, 2), torch.full((2, 2), 2))
+    features = embed(network, start.extractor(0), data.inputs) if topology == "split" else None
+    asked = []
+    monkeypatch.setattr(training, "drop", lambda features, rate, key, step: asked.append((rate, key, step)) or features)
+    job = Job(plan, features, data, batches, LocalSGD(order=order), [(3, "a", 1, 7), (3, "a", 1, 9)])
+    train(network, job)
+    each = phases or ["extractor", "extractor"]  # two full models
+    assert asked == [
+        (0.5, rng.derive(3, "a", 1, client, "dropout", phase), step)
+        for client in (7, 9)
+        for phase in each
+        for step in range(2)
+    ]
 
 
 def test_settings_are_checked():

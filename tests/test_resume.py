@@ -71,6 +71,22 @@ def test_it_ends_as_if_it_had_not_been_interrupted(tmp_path, engine):
     assert_same_end(tmp_path / "run", tmp_path / "whole")
 
 
+def test_with_dropout_too(tmp_path):
+    (tmp_path / "net.py").write_text(
+        "from torch import nn\n"
+        "def build(shape, classes):\n"
+        "    extractor = nn.Sequential(nn.Flatten(), nn.Linear(64, 16))\n"
+        "    extractor.feature_dropout = 0.5\n"
+        "    return extractor, nn.Linear(16, classes)\n"
+    )
+    config = from_flat(engine="batched", model=f"{tmp_path / 'net.py'}:build", drop_last=True, **SMALL)
+    execute(prepare(config), tmp_path / "whole")
+    with pytest.raises(Interrupted):
+        execute(prepare(config), tmp_path / "run", stop_after(2))
+    resume(tmp_path / "run", allow_code=True)
+    assert_same_end(tmp_path / "run", tmp_path / "whole")
+
+
 @pytest.mark.parametrize("rounds", [2, 4])
 def test_from_any_round_it_ends_the_same(interrupted, whole, rounds):
     run = interrupted(rounds)

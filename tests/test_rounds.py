@@ -64,6 +64,18 @@ def test_one_cluster_whose_head_and_extractor_train_together_is_fedavg(skewed, f
     assert not torch.equal(blocks.server.ensemble.heads["weight"], found.server.ensemble.heads["weight"])
 
 
+def test_that_is_fedavg_with_dropout_too(skewed):
+    fedavg, method = build("fedavg"), Method(Conditional(), SoftEM(), Fixed(), None, "split", 1, name="mine")
+    network, _ = start(skewed, fedavg)
+    network.extractor.feature_dropout = 0.3
+    expected, _ = play(skewed, fedavg, network=network)
+    found, _ = play(skewed, method, sgd=TOGETHER, network=network)
+    same(found.server.ensemble.heads, expected.server.ensemble.heads)
+    same(found.server.ensemble.extractors, expected.server.ensemble.extractors)
+    plain, _ = play(skewed, fedavg)
+    assert not torch.equal(plain.server.ensemble.heads["weight"], expected.server.ensemble.heads["weight"])
+
+
 def test_full_models_have_no_order(skewed):
     one, two = (play(skewed, build("fedem"), **changes)[0] for changes in ({}, {"sgd": TOGETHER}))
     same(one.server.ensemble.heads, two.server.ensemble.heads)

@@ -7,7 +7,7 @@ from torch.nn.functional import cross_entropy
 from torch.testing import assert_close
 
 from hcfl.ensemble import row, rows, stack
-from hcfl.models import Network, mlp, parameters_of
+from hcfl.models import Network, drop, mlp, parameters_of
 from hcfl.owners import Owners
 from hcfl.training import (
     LocalData,
@@ -241,6 +241,79 @@ def test_batches_in_a_group_are_lined_up_and_whoever_has_fewer_waits():
     # 9 samples: a last batch of one is left out. One sample is the only one of its client. Epochs start together.
     assert lined.sizes.tolist() == [[4, 4, 0] * 2, [2, 0, 0] * 2, [1, 0, 0] * 2]
     assert lined.index.shape == (3, 6, 4)
+
+
+@pytest.mark.parametrize(
+    ("samples", "sizes"),
+    [(9, [4, 4]), (10, [4, 4]), (11, [4, 4]), (8, [4, 4]), (7, [4]), (5, [4]), (4, [4]), (3, [3]), (1, [1])],
+)
+def test_a_last_batch_that_is_not_full_is_left_out_if_asked_unless_it_is_the_only_one(samples, sizes):
+    batches = batches_of(samples, LocalSGD(batch=4, epochs=2, drop_last=True))
+    assert [len(batch) for batch in batches] == sizes * 2
+    whole = batches_of(samples, LocalSGD(batch=4, epochs=2))
+    assert all(any(torch.equal(batch, other) for other in whole) for batch in batches), "the others stay as they were"
+
+
+def test_in_a_group_each_client_leaves_out_its_own_last_batch():
+    sgd = LocalSGD(batch=4, drop_last=True)
+    lined = shuffle(Owners((11, 6, 3, 4)), sgd, [torch.Generator().manual_seed(seed) for seed in range(4)])
+    assert lined.sizes.tolist() == [[4, 4, 0], [4, 0, 0], [3, 0, 0], [4, 0, 0]]
+    alone = shuffle(Owners((3, 2)), sgd, [torch.Generator().manual_seed(seed) for seed in range(2)])
+    assert alone.sizes.tolist() == [[3], [2]], "all of them smaller than a batch"
+
+
+PLAIN = LocalSGD(lr=0.1, momentum=0.0, weight_decay=0.0)
+
+
+def step_by_hand(leaves, features, labels, gamma, heads):
+    """One step of plain SGD down the weighted loss of K linear heads."""
+    logits = [features @ heads["weight"][k].T + heads["bias"][k] for k in range(2)]
+    loss = sum(gamma[:, k] * cross_entropy(logits[k], labels, reduction="none") for k in range(2)).mean()
+    gradients = torch.autograd.grad(loss, list(leaves.values()))
+    return {
+        name: (leaf - 0.1 * gradient).detach() for (name, leaf), gradient in zip(leaves.items(), gradients, strict=True)
+    }
+
+
+def leaves_of(params):
+    return {name: tensor.clone().requires_grad_() for name, tensor in params.items()}
+
+
+def test_heads_see_features_dropped_anew_in_every_step_and_one_mask_serves_all_heads(task):
+    network, extractor, heads, data, gamma, _ = task
+    network.extractor.feature_dropout = 0.4
+    features, y, everything = network.embed(extractor, data.inputs).detach(), data.labels, [torch.arange(10)] * 2
+    expected = heads
+    for number in range(2):
+        leaves = leaves_of(expected)
+        expected = step_by_hand(leaves, drop(features, 0.4, 17, number), y, gamma, leaves)
+    found = train_heads(network, heads, features, y, gamma, everything, PLAIN, key=17)
+    other = train_heads(network, heads, features, y, gamma, everything, PLAIN, key=18)
+    for name, tensor in expected.items():
+        assert_close(found[name], tensor)
+        assert not torch.allclose(other[name], tensor)
+
+
+def test_extractors_learn_through_what_was_not_dropped(task):
+    network, extractor, heads, data, gamma, _ = task
+    network.extractor.feature_dropout = 0.4
+    x, y, everything = data.inputs, data.labels, [torch.arange(10)] * 2
+    alone, both = (extractor, {}), (extractor, heads)
+    for number in range(2):
+        leaves = leaves_of(alone[0])
+        features = drop(torch.relu(x @ leaves["1.weight"].T + leaves["1.bias"]), 0.4, 17, number)
+        alone = step_by_hand(leaves, features, y, gamma, heads), {}
+        leaves = leaves_of(both[0] | both[1])
+        features = drop(torch.relu(x @ leaves["1.weight"].T + leaves["1.bias"]), 0.4, 17, number)
+        after = step_by_hand(leaves, features, y, gamma, leaves)
+        both = {name: after[name] for name in extractor}, {name: after[name] for name in heads}
+    found = train_extractor(network, extractor, heads, x, y, gamma, everything, PLAIN, key=17)
+    together = train_model(network, extractor, heads, x, y, gamma, everything, PLAIN, key=17)
+    for name, tensor in alone[0].items():
+        assert_close(found[name], tensor)
+    for part, expected in zip(together, both, strict=True):
+        for name, tensor in expected.items():
+            assert_close(part[name], tensor)
 
 
 def test_a_client_without_samples_has_no_batches_and_points_at_none_that_are_not_there():

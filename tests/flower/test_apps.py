@@ -68,6 +68,21 @@ def test_soft_clients_that_move_are_the_same_there(tmp_path):
     same_run(tmp_path / "flower", tmp_path / "sequential")
 
 
+def test_dropout_and_last_batches_are_the_same_there(tmp_path):
+    (tmp_path / "net.py").write_text(
+        "from torch import nn\n"
+        "def build(shape, classes):\n"
+        "    extractor = nn.Sequential(nn.Flatten(), nn.Linear(64, 16))\n"
+        "    extractor.feature_dropout = 0.5\n"
+        "    return extractor, nn.Linear(16, classes)\n"
+    )
+    model = {"model": f"{tmp_path / 'net.py'}:build", "drop_last": True}
+    config = from_flat(method="hcfl+(fedrc)", engine="sequential", **model, **SMALL)
+    execute(prepare(config), tmp_path / "sequential")
+    server_app.play(simulated(6), told(config, tmp_path / "flower"))
+    same_run(tmp_path / "flower", tmp_path / "sequential")
+
+
 def test_heads_and_extractors_train_together_there_too(tmp_path):
     for order in ("together", "heads-first"):
         execute(prepare(from_flat(method="hcfl+(fedrc)", engine="sequential", order=order, **SMALL)), tmp_path / order)

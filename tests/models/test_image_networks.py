@@ -178,7 +178,7 @@ def images(count=48, classes=3):
     ("model", "options"),
     [
         ("mobilenet-v2", {"norm": "group"}),
-        ("resnet-18", {}),
+        ("resnet-18", {"dropout": 0.2}),
         ("efficientnet-lite0", {"stem": "small"}),
     ],
 )
@@ -186,7 +186,7 @@ def test_a_short_run(model, options, tmp_path):
     x, y = images()
     federation = Federation.from_arrays(x, y, clients=2, partition="iid", beta=0.9, concepts=2)
     run = hcfl.run("hcfl+(fedrc)", federation, model, out=tmp_path / "run", rounds=1, epochs=1, lr=0.01, **options)
-    defaults = {"name": model, "norm": "batch", "stem": "original", "pretrained": "none"}
+    defaults = {"name": model, "norm": "batch", "stem": "original", "pretrained": "none", "dropout": 0.0}
     assert run.config.model.model_dump() == defaults | options
     extractor = run.state.server.ensemble.extractors
     assert ("stem.norm.running_mean" in extractor) == (options.get("norm") != "group")

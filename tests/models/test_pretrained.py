@@ -198,6 +198,7 @@ def test_the_package_that_is_installed_fits():
         ("mlp", {"norm": "group"}, "model.norm = group: is an option of mobilenet-v2, resnet-18, .*, not of mlp"),
         ("auto", {"stem": "small"}, "model.stem = small: is an option of .*, not of mlp"),
         ("cnn", {"pretrained": "imagenet"}, "model.pretrained = imagenet: is an option of .*, not of cnn"),
+        ("mlp", {"dropout": 0.2}, "model.dropout = 0.2: is an option of .*, not of mlp"),
         ("resnet-18", {"norm": "layer"}, "model.norm = 'layer'"),
         ("resnet-18", {"pretrained": "nowhere.pth"}, "model.pretrained = nowhere.pth: cannot be read"),
         ((nn.Flatten(), nn.Linear(64, 10)), {"norm": "group"}, "norm = 'group': the model that was passed"),
