@@ -3,6 +3,8 @@
 Whether a value stays is a hash of (key, step, position of the sample in its batch, feature), in whole numbers that
 never exceed 63 bits. So a client's masks depend on nothing but its key and its own steps: not on who trains beside it,
 on how far batches are filled up, or on what was drawn before.
+
+This runs beside the compiled extractor, never in it: torch's compiler multiplies an arange in 32 bits.
 """
 
 import torch
