@@ -18,6 +18,7 @@ from hcfl.data import Federation, build
 from hcfl.engines import Batched, Private, Sequential
 from hcfl.ensemble import initialise
 from hcfl.errors import InputError
+from hcfl.evaluation import without_shares
 from hcfl.faults import with_faults
 from hcfl.files import cache
 from hcfl.method import Method
@@ -54,6 +55,8 @@ def prepare(
     else:
         config = config.updated("method", name=method.name, clusters=method.clusters)
     config = settled(config, method)
+    if config.evaluation.plain_newcomers:
+        without_shares(method)  # refuses it, before anything is built, where that means nothing
 
     federation = federation or build(config.data, config.seed)
     config = config.model_copy(update={"data": federation.settings})
@@ -99,6 +102,7 @@ def prepare(
         ),
         participation=training.participation,
         newcomers=config.evaluation.newcomers,
+        plain_newcomers=config.evaluation.plain_newcomers,
         evaluate_every=config.evaluation.evaluate_every,
         seed=config.seed,
         admission=Admission(**config.admission.model_dump()),
