@@ -48,7 +48,7 @@ def apply(
     before = state
     for split in decision.splits:
         counts = counted_everywhere(update) if decision.lost_ids else update
-        state = _split(state, split, hard, counts, of_part)
+        state = _split(state, split, "move" if hard else split.rule, counts, of_part)
     if decision.lost_ids and decision.splits:
         state = _by_lists(before, state, decision.splits, update, of_part)
     if decision.merges:
@@ -59,9 +59,8 @@ def apply(
 
 
 def _split(
-    state: ServerState, decision: SplitDecision, hard: bool, update: Update, of_part: Callable[..., Ensemble]
+    state: ServerState, decision: SplitDecision, rule: Rule, update: Update, of_part: Callable[..., Ensemble]
 ) -> ServerState:
-    rule: Rule = "move" if hard else decision.rule
     change = Split(
         round=state.round,
         parent=state.clusters[decision.parent],
@@ -111,7 +110,7 @@ def _by_lists(
     for client in torch.nonzero(torn).flatten().tolist():
         if client not in last:
             alone = SplitDecision(int(state.members[client]), (), (client,), "one-hot", 0.0, 0.0, 0.0)
-            state = _split(state, alone, True, counted_everywhere(update), of_part)
+            state = _split(state, alone, "alone", counted_everywhere(update), of_part)
     occupied = set(state.members.tolist())
     empty = [column for column, lonely in enumerate(hidden(state).tolist()) if lonely and column not in occupied]
     for cluster in [state.clusters[column] for column in empty]:

@@ -14,11 +14,12 @@ from torch import Tensor
 from hcfl.tiers import Weights
 from hcfl.tiers.weighting import one_hot
 
-Rule = Literal["halve", "one-hot", "move", "lean", "uniform"]
+Rule = Literal["halve", "one-hot", "move", "lean", "uniform", "alone"]
 """How a split changes weights. `halve` ("SCWU"): half of the parent's mass to the child, on every row. `lean`: members
 leave most of it with their own part, all other rows are halved. `one-hot`: members get all mass on their part, all
 other rows are halved. `move`: for hard weights, members of the second part move to the child, nobody else changes.
-`uniform`: every client's row becomes uniform over all clusters, only the weights of samples are halved."""
+`uniform`: every client's row becomes uniform over all clusters, only the weights of samples are halved. `alone`: the
+second part is one client that left its cluster for one of its own, and the cluster is not split for anybody else."""
 
 LEAN = 0.9
 """The share of the parent's mass that stays with a member's own part: later E-steps can still overrule the split."""
@@ -103,6 +104,8 @@ def missed_split(weights: Weights, clusters: tuple[int, ...], changes: Sequence[
         own = clusters[int(weights.client.argmax())]
         if isinstance(change, Split) and change.rule == "move":
             absent = change.part(client) == OUTSIDE and (absent or change.parent == own)
+        elif isinstance(change, Split):
+            absent = absent and change.part(client) == OUTSIDE
         elif isinstance(change, Move):
             absent = absent and client not in change.clients
         weights, clusters = follow(weights, clusters, [change], client), clusters_after(clusters, change)
@@ -120,7 +123,7 @@ def split_weights(weights: Tensor, parent: int, parts: Tensor, rule: Rule) -> Te
         return weights.new_full((len(weights), weights.shape[1] + 1), 1 / (weights.shape[1] + 1))
     grown = torch.cat([weights, torch.zeros_like(weights[:, :1])], dim=1)
     members, second = (parts != OUTSIDE).to(weights.device), (parts == SECOND).to(weights.device)
-    if rule != "move":
+    if rule not in ("move", "alone"):
         halved = ~members if rule == "one-hot" else torch.ones_like(members)
         grown[halved, -1] = grown[halved, parent] = weights[halved, parent] / 2
     if rule == "lean":

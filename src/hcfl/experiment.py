@@ -48,6 +48,7 @@ def prepare(
     """Build and check every part; what is passed from Python takes the place of what is configured."""
     device = _device(config.device)
     if method is None:
+        config = config.model_copy(update={"method": with_start(config.method)})
         method = method_of(config.method)
         defaults, given = methods.settings_of(config.method.name), config.method.model_dump()
         used = {name: default if given[name] is None else given[name] for name, default in defaults.items()}
@@ -110,8 +111,17 @@ def prepare(
     return Prepared(config, setting, rounds.begin(setting, ensemble.to(device)))
 
 
+def with_start(config: MethodConfig) -> MethodConfig:
+    """Let FeSEM's K models start apart where the adaptation that would make them of one is replaced."""
+    replaced = config.adaptation is not None and config.independent_start is None
+    if replaced and "independent_start" in methods.settings_of(config.name):
+        return config.model_copy(update={"independent_start": True})
+    return config
+
+
 def method_of(config: MethodConfig) -> Method:
     """Return a named method with its settings, and the tiers that take the place of its own."""
+    config = with_start(config)
     method = methods.build(config.name, **config.model_dump(exclude={"name", "warm_up", *TIERS}))
     method = compose.override(method, **config.model_dump(include=set(TIERS)))
     return replace(method, warm_up=config.warm_up)

@@ -21,16 +21,11 @@ Lists = dict[int, tuple[int, ...]]
 """The clients of each listed cluster, by its id, in the order of the public code."""
 
 
-def founds_alone(change: Split) -> bool:
-    """Whether a split only gave a client that is in no list a cluster of its own."""
-    return not change.first
-
-
 def lists_of(changes: Sequence[Change], clients: int) -> Lists:
     """Return the lists after some changes: a split puts two in the place of one."""
     lists: Lists = {0: tuple(range(clients))}
     for change in changes:
-        if isinstance(change, Split) and not founds_alone(change):
+        if isinstance(change, Split) and change.rule != "alone":
             parts = {change.parent: change.first, change.child: change.second}
             lists = {
                 cluster: listed

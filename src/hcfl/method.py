@@ -177,9 +177,7 @@ def _conflicts_of_adaptation(method: Method) -> Reasons:
         "a split with uniform = true spreads clients over all clusters, but hard weights put each into one",
     )
     yield (
-        isinstance(adaptation, SplitWhenStationary)
-        and adaptation.lost_ids
-        and not isinstance(method.weighting, Assigned),
+        method.loses_ids and not isinstance(method.weighting, Assigned),
         "lost_ids = true puts the wrong clients into the server's lists, but only assigned clients go by them",
     )
     yield (

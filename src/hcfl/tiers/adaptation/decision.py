@@ -126,7 +126,8 @@ class Block:
 def cluster_blocks(participants: Participants, distance: Tensor) -> dict[int, Block]:
     """Cut D into one block for each cluster that has at least two participants."""
     blocks, listed = {}, participants.listed
-    for cluster in sorted(set(participants.members.tolist())):
+    present = sorted(set(participants.members.tolist())) if listed is None else range(listed.shape[1])
+    for cluster in present:
         inside = participants.members == cluster if listed is None else listed[:, cluster]
         rows = torch.nonzero(inside).flatten()
         if len(rows) > 1:
