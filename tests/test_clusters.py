@@ -50,6 +50,22 @@ def test_hard_weights_move_the_second_part_only():
     assert_close(moved, torch.tensor([[1.0, 0.0, 0.0], [0.0, 0.0, 1.0], [1.0, 0.0, 0.0]]))
 
 
+def test_a_uniform_split_forgets_every_client_s_weights_and_halves_its_samples():
+    assert_close(split_weights(WEIGHTS, 0, PARTS, "uniform"), torch.full((3, 3), 1 / 3))
+    before = Weights(torch.tensor([[0.6, 0.4]]), torch.tensor([[0.8, 0.2], [0.0, 1.0]]))
+    changes = [split(rule="uniform"), split(parent=1, child=3, rule="uniform")]
+    for client in (0, 1, 7, None):
+        after = follow(before, (0, 1), changes, client)
+        assert_close(after.client, torch.full((1, 4), 0.25))
+        assert_close(after.sample, torch.tensor([[0.4, 0.1, 0.4, 0.1], [0.0, 0.5, 0.0, 0.5]]))
+
+
+def test_who_leaves_for_a_cluster_of_its_own_leaves_the_others_as_they_are():
+    hard = torch.tensor([[1.0, 0.0], [1.0, 0.0], [0.0, 1.0]])
+    parts = torch.tensor([OUTSIDE, SECOND, OUTSIDE])
+    assert split_weights(hard, 0, parts, "alone").tolist() == [[1, 0, 0], [0, 0, 1], [0, 1, 0]]
+
+
 def test_removal_renormalises_and_a_row_without_mass_becomes_uniform():
     weights = torch.tensor([[0.5, 0.25, 0.25], [0.0, 1.0, 0.0]])
     assert_close(remove_weights(weights, 1), torch.tensor([[2 / 3, 1 / 3], [0.5, 0.5]]))
@@ -132,6 +148,10 @@ def test_who_missed_the_split_of_its_cluster_has_missed_it_until_a_decision_name
     assert not missed_split(own, ids, [missed, Move(2, clients=(7,), to=(9,))], client=7)
     assert missed_split(own, ids, [missed, Move(2, clients=(6,), to=(9,))], client=7)
     assert not missed_split(own, ids, [split(parent=8, child=9, rule="halve")], client=7), "soft weights follow by rule"
+    alone = split(parent=8, child=10, first=(), second=(7,), rule="alone")
+    assert not missed_split(own, ids, [missed, alone], client=7), "it was given a cluster of its own"
+    assert not missed_split(own, ids, [alone], client=6), "its cluster is not split for the others"
+    assert missed_split(own, ids, [missed, alone], client=6)
 
 
 HISTORY = st.lists(st.tuples(st.sampled_from(["split", "remove", "merge", "move"]), st.integers(0, 10)), max_size=8)
@@ -147,7 +167,8 @@ def test_weights_stay_distributions_through_any_history(history, seed):
         cluster = clusters[choice % len(clusters)]
         other = clusters[(choice + 1) % len(clusters)]
         if kind == "split":
-            changes.append(split(parent=cluster, child=born))
+            rule = ("halve", "lean", "one-hot", "uniform")[choice % 4]
+            changes.append(split(parent=cluster, child=born, rule=rule))
             born += 1
         elif kind == "move":
             changes.append(Move(1, (0,), (cluster,)))

@@ -11,8 +11,10 @@ from torch.testing import assert_close
 
 from hcfl import evaluation, rounds
 from hcfl.clusters import Split
+from hcfl.config import from_flat
 from hcfl.data import Newcomer, Truth
 from hcfl.ensemble import Ensemble, class_log_probs, embed, initialise
+from hcfl.errors import InputError
 from hcfl.evaluation import (
     CHANGE_BYTES,
     Quality,
@@ -23,7 +25,9 @@ from hcfl.evaluation import (
     newcomer_step,
     purity,
     val_accuracy,
+    without_shares,
 )
+from hcfl.experiment import prepare
 from hcfl.method import Method
 from hcfl.methods import build
 from hcfl.models import MODELS
@@ -237,6 +241,22 @@ def test_a_newcomer_goes_on_from_its_own_weights():
     # (.25·.5, .75·.1) → (5/8, 3/8); (.25·.8, .75·.4) → (2/5, 3/5)
     found = newcomer_step(build("fedem"), newcomer, LOG_PROBS, None, EVEN, start).client
     assert_close(found, torch.tensor([[0.5125, 0.4875]]))
+
+
+def test_a_newcomer_can_find_its_weights_without_class_shares():
+    newcomer = Newcomer("n", BOTH, torch.tensor([0, 0]), BOTH, BOTH)
+    start = Weights(torch.tensor([[0.25, 0.75]]))
+    skewed = torch.tensor([[0.5, 0.5], [0.1, 0.9]])
+    # With P_k(0) = (.5, .1): (.25·1, .75·1) → (1/4, 3/4); (.25·1.6, .75·4) → (2/17, 15/17)
+    found = newcomer_step(build("fedrc"), newcomer, LOG_PROBS, None, skewed, start).client
+    assert_close(found, torch.tensor([[(1 / 4 + 2 / 17) / 2, (3 / 4 + 15 / 17) / 2]]))
+    plain = newcomer_step(without_shares(build("fedrc")), newcomer, LOG_PROBS, None, skewed, start).client
+    assert_close(plain, torch.tensor([[0.5125, 0.4875]]))
+    with pytest.raises(InputError, match="plain_newcomers = true: fedem finds weights without P_k anyway"):
+        without_shares(build("fedem"))
+    with pytest.raises(InputError, match="plain_newcomers = true: fedem finds weights without P_k anyway"):
+        prepare(from_flat(method="fedem", plain_newcomers=True))
+    assert prepare(from_flat(method="hcfl+(fedrc)", plain_newcomers=True)).setting.plain_newcomers
 
 
 def test_a_newcomer_mixes_gaussians_from_its_own_weights_too():

@@ -19,6 +19,7 @@ from hcfl.tiers import (
     HardByParameters,
     HierarchicalOnce,
     Joint,
+    KMeansOnce,
     MergeSimilar,
     ParameterDistance,
     PrincipalAngles,
@@ -57,7 +58,7 @@ TABLE = {
     "hcfl++": (Correlation(), SampleWiseEM(0.4), SplitOnContradiction(0.4), ConflictDistance(), "split", 1),
     "fedavg": (Conditional(), Single(), Fixed(), None, "full", 1),
     "ifca": (Conditional(), HardByLoss(), Fixed(), None, "full", 3),
-    "fesem": (Conditional(), HardByParameters(), Fixed(), None, "full", 3),
+    "fesem": (Conditional(), HardByParameters(), KMeansOnce(3), None, "full", 1),
     "fedem": (Conditional(), SoftEM(), Fixed(), None, "full", 3),
     "fedrc": (Correlation(), SoftEM(), Fixed(), None, "full", 3),
     "fedgmm": (Joint(3, 32, 1e-3), SoftEM(), Fixed(), None, "full", 3),
@@ -92,6 +93,20 @@ def test_settings_reach_the_tiers():
     assert method.weighting == SampleWiseEM(0.7)
     assert method.clusters == 2
     assert build("hcfl+(fedrc)", rho=None) == build("hcfl+(fedrc)")
+
+
+def test_the_switches_of_public_code_reach_the_tiers():
+    apart = Method(Conditional(), HardByParameters(True), Fixed(), None, "full", 4, name="fesem")
+    assert build("fesem", clusters=4, zero_empty=True, independent_start=True) == apart
+    assert build("fesem", clusters=1).adaptation == Fixed()
+    assert build("fesem", clusters=5).adaptation == KMeansOnce(5)
+    assert build("icfl", cosine_of="parameters").distance == UpdateCosine(weighted=False, of="models")
+    for name in ("fedem", "fedrc", "fedsoft"):
+        method = build(f"hcfl+({name})", rho=0.1, uniform_split=True)
+        assert method.adaptation == SplitAndRemove(0.1, uniform=True)
+        assert method.adaptation.rule == "uniform"
+    with pytest.raises(InputError, match=r"method.uniform_split = True: hcfl\+\(fesem\) has no such setting"):
+        build("hcfl+(fesem)", uniform_split=True)
 
 
 def test_names_and_settings_that_do_not_exist_are_refused():
@@ -129,6 +144,15 @@ CSCP = PrototypeDistance("CSCP")
         ((Conditional(), SoftEM(), WeightedKMeans(), None, "full", 3), "so it starts from one cluster"),
         ((Conditional(), Assigned(), WeightedKMeans(), WHOLE, "full", 1), "never looks at a distance"),
         ((Conditional(), FuzzyCMeans(), Fixed(), None, "full", 3), "local must be own-model"),
+        (
+            (Conditional(), HardByLoss(), SplitAndRemove(0.1, uniform=True), CSCP, "split", 1),
+            "uniform = true spreads clients over all clusters, but hard weights put each into one",
+        ),
+        (
+            (Conditional(), SoftEM(), SplitWhenStationary(lost_ids=True), WHOLE, "full", 1),
+            "lost_ids = true puts the wrong clients into the server's lists, but only assigned clients go by them",
+        ),
+        ((Conditional(), HardByParameters(), KMeansOnce(), None, "full", 3), "so it starts from one cluster"),
         ((Conditional(), Assigned(), CFL, WHOLE, "full", 1, OwnModel()), "its updates cannot be compared"),
     ],
 )

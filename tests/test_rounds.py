@@ -11,10 +11,11 @@ from hcfl import rounds, server
 from hcfl.client import take_part
 from hcfl.clusters import follow, missed_split
 from hcfl.data import Federation
-from hcfl.engines import Sequential
+from hcfl.engines import Batched, Sequential
 from hcfl.ensemble import Ensemble, class_log_probs, forward
 from hcfl.errors import InputError
 from hcfl.local import ClusterModels, OwnModel
+from hcfl.lost_ids import hidden, lists_of
 from hcfl.method import Method
 from hcfl.methods import METHODS, build
 from hcfl.state import ClientState, Update
@@ -35,6 +36,7 @@ from hcfl.tiers import (
 )
 from hcfl.training import LocalSGD
 from helpers import blobs, play, same, setting, start
+from public_cfl import play_public
 
 
 @pytest.mark.parametrize("weighting", [HardByLoss(), HardByParameters(), SoftEM(), SampleWiseEM(0.4)])
@@ -181,10 +183,13 @@ def test_invariants_hold_in_every_round(planted, name):
             assert_close(newcomer.client.sum(), torch.tensor(1.0))
 
 
-def test_absent_clients_catch_up_with_exactly_what_the_server_has(planted):
+@pytest.mark.parametrize("uniform", [False, True])
+def test_absent_clients_catch_up_with_exactly_what_the_server_has(planted, uniform):
     """What a client computes from the changes it missed is what the server's table says of it."""
-    state, _ = play(planted, build("hcfl+(fedrc)"), 10, participation=0.4)
+    state, records = play(planted, build("hcfl+(fedrc)", uniform_split=uniform), 10, participation=0.4)
     assert len(state.server.changes) > 1
+    rules = {change.rule for record in records for change in record.changes if hasattr(change, "rule")}
+    assert rules == {"uniform" if uniform else "halve"}
     for client, own in state.clients.items():
         missed = [change for change in state.server.changes if change.round >= own.round]
         weights = follow(own.weights, own.clusters, missed, client)
@@ -196,6 +201,16 @@ def test_update_cosine_splits_too(planted, topology):
     method = Method(Conditional(), SoftEM(), SplitAndRemove(0.3), UpdateCosine(), topology, 1, name="mine")
     _, records = play(planted, method, 4)
     assert any(record.changes for record in records)
+
+
+def test_newcomers_without_class_shares_find_other_weights_and_change_nothing_else(skewed):
+    states, records = zip(
+        *(play(skewed, build("fedrc"), 3, plain_newcomers=plain) for plain in (False, True)), strict=True
+    )
+    assert [record.val for record in records[0]] == [record.val for record in records[1]]
+    same(states[0].server.ensemble.heads, states[1].server.ensemble.heads)
+    with_shares, plain = (state.newcomers[0].client for state in states)
+    assert not torch.allclose(with_shares, plain)
 
 
 def test_fresh_newcomers_do_not_depend_on_the_past(planted):
@@ -236,10 +251,69 @@ def test_cfl_splits_recursively_into_exactly_the_planted_groups(four_groups):
     assert records[-1].test > 0.9
 
 
-def test_cfl_with_the_public_bug_splits_the_wrong_clients_from_the_second_split_on(four_groups):
-    state, records = play(four_groups, build("cfl", tol1=0.4, tol2=0.8, lost_ids=True), 8)
+@pytest.mark.parametrize("engine", [Sequential(), Batched()])
+def test_cfl_with_lost_ids_is_the_public_code(four_groups, engine):
+    """Whose lists and models a hand-written loop has, ours has: also of clients in two lists, or in none."""
+    method = build("cfl", tol1=0.4, tol2=0.8, lost_ids=True)
+    state, records = play(four_groups, method, 6, engine=engine)
+    _, ensemble = start(four_groups, method)
+    public = play_public(setting(four_groups, method), ensemble, 0.4, 0.8, 6)
+    lists = lists_of(state.server.changes, four_groups.clients)
+    assert [list(clients) for clients in lists.values()] == public.lists
+    times = np.bincount(np.concatenate(public.lists), minlength=four_groups.clients)
+    assert times.min() == 0, "some clients are in no list"
+    assert times.max() >= 2, "and some in several"
+    assert records[-1].clusters == len(records[-1].cluster_sizes) == len(public.lists)
+
+    server_state = state.server
+    mine = server_state.ensemble.select(server_state.members.tolist())
+    averages = server_state.ensemble.select([server_state.column(cluster) for cluster in lists])
+    for found, expected in ((mine, public.models), (averages, public.averages)):
+        for part in ("extractors", "heads"):
+            assert_close(getattr(found, part), getattr(expected, part), rtol=0, atol=1e-5)
     assert found_partition(state) != true_partition(four_groups)
-    assert records[-1].val < 0.8
+    for client, own in state.clients.items():
+        missed = [change for change in server_state.changes if change.round >= own.round]
+        assert_close(follow(own.weights, own.clusters, missed, client).client, server_state.weights[[client]])
+
+
+def test_no_newcomer_joins_a_client_that_was_lost(four_groups):
+    method = build("cfl", tol1=0.4, tol2=0.8, lost_ids=True)
+    state, _ = play(four_groups, method, 6)
+    lonely = hidden(state.server)
+    assert lonely.any()
+    for newcomer in state.newcomers:
+        assert float(newcomer.client[0, lonely].sum()) == 0
+        assert float(newcomer.client.sum()) == 1
+
+
+@pytest.mark.parametrize("engine", [Sequential(), Batched()])
+def test_fesem_finds_more_from_equal_centres_than_from_models_drawn_apart(planted, engine):
+    equal, apart = (
+        play(planted, build("fesem", independent_start=independent), 6, engine=engine) for independent in (False, True)
+    )
+    (state, records), (_, independent) = equal, apart
+    assert [record.clusters for record in records] == [3] * 6
+    assert [len(record.changes) for record in records] == [2, 0, 0, 0, 0, 0], "k-means once, after round 1"
+    assert records[-1].quality.ari == 1.0
+    assert independent[-1].quality.ari < 0.5
+    assert [len(record.changes) for record in independent] == [0] * 6
+    assert found_partition(state) == true_partition(planted)
+
+
+def test_fesem_s_late_clients_join_the_nearest_centre(planted):
+    state, records = play(planted, build("fesem"), 12, participation=0.5)
+    assert records[0].participants < planted.clients
+    assert (state.server.last_seen > 0).all()
+    assert records[-1].quality.ari > 0.8
+
+
+def test_icfl_on_parameters_compares_what_clients_trained(four_groups):
+    updates, parameters = (
+        play(four_groups, build("icfl", cosine_of=of), 12)[1][-1] for of in ("updates", "parameters")
+    )
+    # Models that began as one have cosines near 1, so their clusters stay together for longer.
+    assert 1 <= parameters.clusters < updates.clusters
 
 
 @pytest.mark.parametrize("name", ["hcfl-prime(fedem)", "hcfl-prime(fedrc)", "hcfl-prime(fedsoft)"])

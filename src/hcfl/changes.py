@@ -24,6 +24,7 @@ from hcfl.clusters import (
     without,
 )
 from hcfl.ensemble import Ensemble
+from hcfl.lost_ids import counted_everywhere, hidden, last_lists
 from hcfl.state import ServerState, Update
 from hcfl.tiers import Decision, MergeDecision, MoveDecision, SplitDecision
 from hcfl.tiers.weighting import one_hot
@@ -43,8 +44,13 @@ def apply(
     if decision.moves:
         averaged = partial(aggregate, average=average, buffers=buffers)
         state = _move(received, state, decision.moves, hard, update, averaged)
+    of_part = partial(part_model, average=average, buffers=buffers)
+    before = state
     for split in decision.splits:
-        state = _split(state, split, hard, update, partial(part_model, average=average, buffers=buffers))
+        counts = counted_everywhere(update) if decision.lost_ids else update
+        state = _split(state, split, "move" if hard else split.rule, counts, of_part)
+    if decision.lost_ids and decision.splits:
+        state = _by_lists(before, state, decision.splits, update, of_part)
     if decision.merges:
         state = _merge(state, decision.merges, ids)
     for column in decision.remove:
@@ -53,9 +59,8 @@ def apply(
 
 
 def _split(
-    state: ServerState, decision: SplitDecision, hard: bool, update: Update, of_part: Callable[..., Ensemble]
+    state: ServerState, decision: SplitDecision, rule: Rule, update: Update, of_part: Callable[..., Ensemble]
 ) -> ServerState:
-    rule: Rule = "move" if hard else decision.rule
     change = Split(
         round=state.round,
         parent=state.clusters[decision.parent],
@@ -80,6 +85,37 @@ def _split(
         members=torch.where(parts == SECOND, len(state.clusters), torch.where(parts == FIRST, parent, state.members)),
         counts=None if counts is None else torch.cat([counts, counts[:, [parent]]], dim=1),
     )
+
+
+def _by_lists(
+    before: ServerState,
+    state: ServerState,
+    splits: Sequence[SplitDecision],
+    update: Update,
+    of_part: Callable[..., Ensemble],
+) -> ServerState:
+    """Put clients where public code of CFL has them after a split by positions, which may name anybody.
+
+    A client is in the last list that names it. Whom none names goes on alone, from what it trained.
+    """
+    last = last_lists(state)
+    elsewhere = [
+        MoveDecision(client, state.column(cluster), with_model=True)
+        for client, cluster in sorted(last.items())
+        if state.members[client] >= 0 and state.clusters[int(state.members[client])] != cluster
+    ]
+    if elsewhere:
+        state = _placed(state, elsewhere, hard=True)
+    torn = torch.isin(before.members, torch.tensor([split.parent for split in splits]))
+    for client in torch.nonzero(torn).flatten().tolist():
+        if client not in last:
+            alone = SplitDecision(int(state.members[client]), (), (client,), "one-hot", 0.0, 0.0, 0.0)
+            state = _split(state, alone, "alone", counted_everywhere(update), of_part)
+    occupied = set(state.members.tolist())
+    empty = [column for column, lonely in enumerate(hidden(state).tolist()) if lonely and column not in occupied]
+    for cluster in [state.clusters[column] for column in empty]:
+        state = _remove(state, cluster)
+    return state
 
 
 def _remove(state: ServerState, cluster: int) -> ServerState:
@@ -135,6 +171,12 @@ def _move(
     averaged: Callable[[Ensemble, Update], Ensemble],
 ) -> ServerState:
     """Put clients into other clusters; with hard weights, models are averaged anew without them, or with them there."""
+    ensemble = averaged(received, moved(update, moves)) if hard else state.ensemble
+    return replace(_placed(state, moves, hard), ensemble=ensemble)
+
+
+def _placed(state: ServerState, moves: Sequence[MoveDecision], hard: bool) -> ServerState:
+    """Put clients into other clusters, and leave models as they are."""
     clients, columns = [move.client for move in moves], [move.to for move in moves]
     change = Move(state.round, tuple(clients), tuple(state.clusters[column] for column in columns))
     weights, members, counts = state.weights.clone(), state.members.clone(), state.counts
@@ -143,8 +185,7 @@ def _move(
     if hard and counts is not None:
         counts = counts.clone()
         counts[clients] = weights[clients].unsqueeze(2) * counts[clients].sum(dim=1, keepdim=True)
-    ensemble = averaged(received, moved(update, moves)) if hard else state.ensemble
-    return replace(_changed(state, change), ensemble=ensemble, weights=weights, members=members, counts=counts)
+    return replace(_changed(state, change), weights=weights, members=members, counts=counts)
 
 
 def _changed(state: ServerState, change: Change) -> ServerState:

@@ -5,7 +5,7 @@ once; a client, who may have missed several rounds, applies the same changes to 
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import torch
@@ -14,10 +14,12 @@ from torch import Tensor
 from hcfl.tiers import Weights
 from hcfl.tiers.weighting import one_hot
 
-Rule = Literal["halve", "one-hot", "move", "lean"]
+Rule = Literal["halve", "one-hot", "move", "lean", "uniform", "alone"]
 """How a split changes weights. `halve` ("SCWU"): half of the parent's mass to the child, on every row. `lean`: members
 leave most of it with their own part, all other rows are halved. `one-hot`: members get all mass on their part, all
-other rows are halved. `move`: for hard weights, members of the second part move to the child, nobody else changes."""
+other rows are halved. `move`: for hard weights, members of the second part move to the child, nobody else changes.
+`uniform`: every client's row becomes uniform over all clusters, only the weights of samples are halved. `alone`: the
+second part is one client that left its cluster for one of its own, and the cluster is not split for anybody else."""
 
 LEAN = 0.9
 """The share of the parent's mass that stays with a member's own part: later E-steps can still overrule the split."""
@@ -102,6 +104,8 @@ def missed_split(weights: Weights, clusters: tuple[int, ...], changes: Sequence[
         own = clusters[int(weights.client.argmax())]
         if isinstance(change, Split) and change.rule == "move":
             absent = change.part(client) == OUTSIDE and (absent or change.parent == own)
+        elif isinstance(change, Split):
+            absent = absent and change.part(client) == OUTSIDE
         elif isinstance(change, Move):
             absent = absent and client not in change.clients
         weights, clusters = follow(weights, clusters, [change], client), clusters_after(clusters, change)
@@ -115,9 +119,11 @@ def without(clusters: Sequence[int], removed: int) -> tuple[int, ...]:
 
 def split_weights(weights: Tensor, parent: int, parts: Tensor, rule: Rule) -> Tensor:
     """Append the child's column to weights (rows, clusters); `parts` (rows,) says where each row's client stood."""
+    if rule == "uniform":
+        return weights.new_full((len(weights), weights.shape[1] + 1), 1 / (weights.shape[1] + 1))
     grown = torch.cat([weights, torch.zeros_like(weights[:, :1])], dim=1)
     members, second = (parts != OUTSIDE).to(weights.device), (parts == SECOND).to(weights.device)
-    if rule != "move":
+    if rule not in ("move", "alone"):
         halved = ~members if rule == "one-hot" else torch.ones_like(members)
         grown[halved, -1] = grown[halved, parent] = weights[halved, parent] / 2
     if rule == "lean":
@@ -152,11 +158,16 @@ def follow(weights: Weights, clusters: tuple[int, ...], changes: Sequence[Change
         sample, components = weights.sample, weights.components
         weights = Weights(
             _follow_one(weights.client, clusters, change, client),
-            None if sample is None else _follow_one(sample, clusters, change, client),
+            None if sample is None else _follow_one(sample, clusters, _of_samples(change), client),
             None if components is None else _follow_components(components, weights.client, clusters, change),
         )
         clusters = clusters_after(clusters, change)
     return weights
+
+
+def _of_samples(change: Change) -> Change:
+    """Return what a change does to the weights of samples: a split that makes clients uniform halves them."""
+    return replace(change, rule="halve") if isinstance(change, Split) and change.rule == "uniform" else change
 
 
 def clusters_after(clusters: tuple[int, ...], change: Change) -> tuple[int, ...]:

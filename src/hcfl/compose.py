@@ -42,6 +42,7 @@ CHOICES: dict[str, tuple[type, ...]] = {
         tiers.MergeSimilar,
         tiers.HierarchicalOnce,
         tiers.DecomposedCosineGroups,
+        tiers.KMeansOnce,
         tiers.WeightedKMeans,
     ),
     "distance": (

@@ -33,6 +33,7 @@ PART["distance"] = {
     **PART["distance"],
     "update-cosine(of=whole updates)": tiers.UpdateCosine(of="whole updates"),
     "update-cosine(of=first updates)": tiers.UpdateCosine(of="first updates"),
+    "update-cosine(of=models)": tiers.UpdateCosine(of="models"),
 }
 PART["local"] = {
     "cluster-models": ClusterModels(),

@@ -63,6 +63,13 @@ class DataConfig(Section):
     corruptions: Literal["none", "random"] = Field(
         "none", description="random: each client's images have one of 20 corruptions, with a severity from 1 to 5"
     )
+    corrupted_share: float | None = Field(
+        None,
+        gt=0,
+        le=1,
+        description="corruptions random: exactly this share of the clients has one of the 19 real ones, the others none"
+        "; default: every client draws among 20",
+    )
     noise: Literal["none", "pair", "symmetric"] = Field("none", description="label noise on train and val")
     noise_rate: float = Field(0.0, ge=0, le=1, description="share of the labels that are flipped")
     val_share: float = Field(0.1, gt=0, lt=1, description="share of each client's samples held out for Val")
@@ -123,6 +130,15 @@ class MethodConfig(Section):
     max_coordinate: bool | None = Field(None, description="CFL: compare tol2 with the largest coordinate, a public bug")
     lost_ids: bool | None = Field(None, description="CFL: take positions in a cluster for client ids, a public bug")
     from_start: bool | None = Field(None, description="ICFL: α* starts at alpha0 instead of 0")
+    cosine_of: Literal["updates", "parameters"] | None = Field(
+        None, description="ICFL: compare clients by their updates, or by what they trained, as the authors' code does"
+    )
+    uniform_split: bool | None = Field(
+        None, description="HCFL+, soft: a split makes every client's ω̃ uniform and halves samples' only, a public habit"
+    )
+    independent_start: bool | None = Field(
+        None, description="FeSEM: K models drawn apart at the start instead of one, then k-means of trained parameters"
+    )
     mu: float | None = Field(None, ge=0, le=1, description="HCFL+: μ̃, how freely samples leave their client's weights")
     warm_up: int = Field(0, ge=0, description="rounds in which clusters do not split, merge, move or go yet")
 
@@ -156,6 +172,10 @@ class EvaluationConfig(Section):
     newcomers: Literal["persistent", "fresh"] = Field(
         "persistent",
         description="virtual newcomers keep their weights through the run, or start anew each time",
+    )
+    plain_newcomers: bool = Field(
+        False,
+        description="FedRC and its HCFL+: virtual newcomers find their weights without P_k, by log p_k(y|x)",
     )
 
 

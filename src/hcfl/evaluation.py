@@ -13,13 +13,14 @@ from hcfl.client import class_mix, placed, weights_of_today
 from hcfl.clusters import follow
 from hcfl.data import Federation, Newcomer, Truth
 from hcfl.ensemble import Ensemble, class_log_probs, embed
+from hcfl.errors import InputError
 from hcfl.inputs import Scaled
 from hcfl.method import Method
 from hcfl.models import Network, Params
 from hcfl.owners import Owners
-from hcfl.server import shares
+from hcfl.server import counted_clusters, shares
 from hcfl.state import Broadcast, ClientState, ServerState, Update
-from hcfl.tiers import Prototypes, Seen, Weights
+from hcfl.tiers import Conditional, Correlation, Prototypes, Seen, Weights
 from hcfl.tiers.gaussians import (
     Gaussians,
     Moments,
@@ -115,6 +116,15 @@ def catch_up_newcomers(weights: tuple[Weights, ...], before: ServerState, after:
     return tuple(follow(mine, before.clusters, changes, None) for mine in weights)
 
 
+def without_shares(method: Method) -> Method:
+    """Return a method whose E-step goes by log p_k(y|x) alone; refuse one that has no P_k there to leave out."""
+    if not isinstance(method.formulation, Correlation):
+        raise InputError(
+            f"evaluation.plain_newcomers = true: {method.name} finds weights without P_k anyway, so it must be false"
+        )
+    return replace(method, formulation=Conditional())
+
+
 def test_accuracy(
     federation: Federation,
     network: Network,
@@ -131,6 +141,7 @@ def test_accuracy(
     if federation.test_x is None or not federation.newcomers:
         return TestResult((), weights)
     log_probs = class_log_probs(network, after.ensemble, Scaled(federation.test_x, federation.scaling))
+    log_probs[:, ~counted_clusters(method, after)] = -torch.inf
     densities = log_densities(federation, network, after, federation.test_x)
     class_shares = shares(method, after, federation.classes)
     steps = 1

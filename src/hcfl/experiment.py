@@ -18,6 +18,7 @@ from hcfl.data import Federation, build
 from hcfl.engines import Batched, Private, Sequential
 from hcfl.ensemble import initialise
 from hcfl.errors import InputError
+from hcfl.evaluation import without_shares
 from hcfl.faults import with_faults
 from hcfl.files import cache
 from hcfl.method import Method
@@ -47,6 +48,7 @@ def prepare(
     """Build and check every part; what is passed from Python takes the place of what is configured."""
     device = _device(config.device)
     if method is None:
+        config = config.model_copy(update={"method": with_start(config.method)})
         method = method_of(config.method)
         defaults, given = methods.settings_of(config.method.name), config.method.model_dump()
         used = {name: default if given[name] is None else given[name] for name, default in defaults.items()}
@@ -54,6 +56,8 @@ def prepare(
     else:
         config = config.updated("method", name=method.name, clusters=method.clusters)
     config = settled(config, method)
+    if config.evaluation.plain_newcomers:
+        without_shares(method)  # refuses it, before anything is built, where that means nothing
 
     federation = federation or build(config.data, config.seed)
     config = config.model_copy(update={"data": federation.settings})
@@ -101,6 +105,7 @@ def prepare(
         ),
         participation=training.participation,
         newcomers=config.evaluation.newcomers,
+        plain_newcomers=config.evaluation.plain_newcomers,
         evaluate_every=config.evaluation.evaluate_every,
         seed=config.seed,
         admission=Admission(**config.admission.model_dump()),
@@ -108,8 +113,17 @@ def prepare(
     return Prepared(config, setting, rounds.begin(setting, ensemble.to(device)))
 
 
+def with_start(config: MethodConfig) -> MethodConfig:
+    """Let FeSEM's K models start apart where the adaptation that would make them of one is replaced."""
+    replaced = config.adaptation is not None and config.independent_start is None
+    if replaced and "independent_start" in methods.settings_of(config.name):
+        return config.model_copy(update={"independent_start": True})
+    return config
+
+
 def method_of(config: MethodConfig) -> Method:
     """Return a named method with its settings, and the tiers that take the place of its own."""
+    config = with_start(config)
     method = methods.build(config.name, **config.model_dump(exclude={"name", "warm_up", *TIERS}))
     method = compose.override(method, **config.model_dump(include=set(TIERS)))
     return replace(method, warm_up=config.warm_up)

@@ -58,7 +58,7 @@ def estimate(
 ) -> Estimate:
     """Return what a round takes; on a GPU, where chunks are halved until they fit, what one client's training does."""
     clients, values = federation.clients, prod(federation.shape)
-    clusters = clients if method.clusters is None else method.clusters
+    clusters = clients if method.clusters is None else max(method.clusters, getattr(method.adaptation, "groups", 1))
     extractor, head = _bytes(network.extractor), _bytes(network.head)
     shared = method.topology == "split"
     heads = 1 if method.weighting.hard or not isinstance(method.local, ClusterModels) else clusters

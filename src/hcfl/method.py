@@ -22,6 +22,7 @@ from hcfl.tiers import (
     Formulation,
     FuzzyCMeans,
     HierarchicalOnce,
+    KMeansOnce,
     MergeSimilar,
     Signs,
     Single,
@@ -71,6 +72,11 @@ class Method:
     def federated(self) -> bool:
         """Whether anything is exchanged at all: not where every client keeps a cluster of its own."""
         return self.clusters is not None or self.adaptation.adaptive
+
+    @property
+    def loses_ids(self) -> bool:
+        """Whether splits take positions for client ids, as public code of CFL does."""
+        return isinstance(self.adaptation, SplitWhenStationary) and self.adaptation.lost_ids
 
     @property
     def uses_class_shares(self) -> bool:
@@ -155,7 +161,7 @@ def _conflicts_of_start(method: Method) -> Reasons:
 def _conflicts_of_adaptation(method: Method) -> Reasons:
     adaptation = method.adaptation
     splits = isinstance(adaptation, SplitAndRemove | SplitOnContradiction | SplitWhenStationary | SplitBySpectrum)
-    groups = isinstance(adaptation, HierarchicalOnce | DecomposedCosineGroups | WeightedKMeans)
+    groups = isinstance(adaptation, HierarchicalOnce | DecomposedCosineGroups | KMeansOnce | WeightedKMeans)
     yield method.warm_up < 0, f"warm_up = {method.warm_up}, but it is a number of rounds, 0 or more"
     yield (
         method.warm_up > 0 and not adaptation.adaptive,
@@ -165,6 +171,14 @@ def _conflicts_of_adaptation(method: Method) -> Reasons:
     yield (
         not adaptation.uses_distance and method.distance is not None,
         "the adaptation never looks at a distance; leave the distance out",
+    )
+    yield (
+        isinstance(adaptation, SplitAndRemove) and adaptation.uniform and method.weighting.hard,
+        "a split with uniform = true spreads clients over all clusters, but hard weights put each into one",
+    )
+    yield (
+        method.loses_ids and not isinstance(method.weighting, Assigned),
+        "lost_ids = true puts the wrong clients into the server's lists, but only assigned clients go by them",
     )
     yield (
         splits and method.clusters is None,

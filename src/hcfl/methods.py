@@ -4,7 +4,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from difflib import get_close_matches
 from inspect import signature
-from typing import Any
+from typing import Any, Literal
 
 from hcfl.errors import InputError
 from hcfl.local import ClusterModels, OwnModel
@@ -20,6 +20,7 @@ from hcfl.tiers import (
     HardByParameters,
     HierarchicalOnce,
     Joint,
+    KMeansOnce,
     MergeSimilar,
     ParameterDistance,
     PrincipalAngles,
@@ -47,9 +48,16 @@ def ifca(clusters: int = 3, zero_empty: bool = False) -> Method:
     return Method(Conditional(), HardByLoss(zero_empty), Fixed(), None, "full", clusters, name="ifca")
 
 
-def fesem(clusters: int = 3, zero_empty: bool = False) -> Method:
-    """Each client joins the model nearest to its trained parameters (Long et al., 2023)."""
-    return Method(Conditional(), HardByParameters(zero_empty), Fixed(), None, "full", clusters, name="fesem")
+def fesem(clusters: int = 3, zero_empty: bool = False, independent_start: bool = False) -> Method:
+    """Each client joins the model nearest to its trained parameters (Long et al., 2023).
+
+    All start from one model, and k-means of what they trained makes the first clusters; with `independent_start`, there
+    are K models from the beginning, drawn apart, and most clients stay with whichever they trained in round 1.
+    """
+    weighting = HardByParameters(zero_empty)
+    if independent_start or clusters == 1:
+        return Method(Conditional(), weighting, Fixed(), None, "full", clusters, name="fesem")
+    return Method(Conditional(), weighting, KMeansOnce(clusters), None, "full", 1, name="fesem")
 
 
 def fedem(clusters: int = 3) -> Method:
@@ -79,15 +87,15 @@ def hcfl_plus_fesem(clusters: int = 1, rho: float = 0.3) -> Method:
     return Method(Conditional(), HardByParameters(), adaptation, distance, "split", clusters, name="hcfl+(fesem)")
 
 
-def hcfl_plus_fedem(clusters: int = 1, rho: float = 0.3, mu: float = 0.0) -> Method:
+def hcfl_plus_fedem(clusters: int = 1, rho: float = 0.3, mu: float = 0.0, uniform_split: bool = False) -> Method:
     """HCFL+ for personalisation: any shift separates clients."""
-    adaptation, distance = SplitAndRemove(rho), PrototypeDistance("ASCP")
+    adaptation, distance = SplitAndRemove(rho, uniform=uniform_split), PrototypeDistance("ASCP")
     return Method(Conditional(), SampleWiseEM(mu), adaptation, distance, "split", clusters, name="hcfl+(fedem)")
 
 
-def hcfl_plus_fedrc(clusters: int = 1, rho: float = 0.3, mu: float = 0.4) -> Method:
+def hcfl_plus_fedrc(clusters: int = 1, rho: float = 0.3, mu: float = 0.4, uniform_split: bool = False) -> Method:
     """HCFL+ for generalisation: only concept shift separates clients."""
-    adaptation, distance = SplitAndRemove(rho), PrototypeDistance("CSCP")
+    adaptation, distance = SplitAndRemove(rho, uniform=uniform_split), PrototypeDistance("CSCP")
     return Method(Correlation(), SampleWiseEM(mu), adaptation, distance, "split", clusters, name="hcfl+(fedrc)")
 
 
@@ -97,9 +105,12 @@ def hcfl_plus_plus(clusters: int = 1, rho: float = 0.4, mu: float = 0.4) -> Meth
     return Method(Correlation(), SampleWiseEM(mu), adaptation, distance, "split", clusters, name="hcfl++")
 
 
-def hcfl_plus_fedsoft(clusters: int = 1, rho: float = 0.3, proximal: float = 0.01) -> Method:
+def hcfl_plus_fedsoft(
+    clusters: int = 1, rho: float = 0.3, proximal: float = 0.01, uniform_split: bool = False
+) -> Method:
     """HCFL+ on FedSoft: the FedEM variant with a proximal term in every loss."""
-    return replace(hcfl_plus_fedem(clusters, rho), name="hcfl+(fedsoft)", local=ClusterModels(proximal))
+    backbone = hcfl_plus_fedem(clusters, rho, uniform_split=uniform_split)
+    return replace(backbone, name="hcfl+(fedsoft)", local=ClusterModels(proximal))
 
 
 def local() -> Method:
@@ -114,9 +125,12 @@ def cfl(tol1: float = 0.4, tol2: float = 1.6, max_coordinate: bool = False, lost
     return Method(Conditional(), Assigned(), adaptation, distance, "full", 1, name="cfl")
 
 
-def icfl(alpha0: float = 0.85, from_start: bool = False) -> Method:
+def icfl(
+    alpha0: float = 0.85, from_start: bool = False, cosine_of: Literal["updates", "parameters"] = "updates"
+) -> Method:
     """Split clusters whose updates stop pointing one way, ever more strictly (Yan et al., 2023)."""
-    adaptation, distance = SplitBySpectrum(alpha0, from_start=from_start), UpdateCosine(weighted=False)
+    adaptation = SplitBySpectrum(alpha0, from_start=from_start)
+    distance = UpdateCosine(weighted=False, of="updates" if cosine_of == "updates" else "models")
     return Method(Conditional(), Assigned(), adaptation, distance, "full", 1, name="icfl")
 
 

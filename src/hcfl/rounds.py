@@ -25,6 +25,7 @@ from hcfl.evaluation import (
     meet_newcomers,
     test_accuracy,
     val_accuracy,
+    without_shares,
 )
 from hcfl.local import Trainer, train
 from hcfl.method import Method
@@ -64,6 +65,8 @@ class Setting:
     sgd: LocalSGD = field(default_factory=LocalSGD)
     participation: float = 1.0
     newcomers: Literal["persistent", "fresh"] = "persistent"
+    plain_newcomers: bool = False
+    """Whether newcomers find their weights without P_k."""
     evaluate_every: int = 1
     """Rounds between two measurements of Val and Test."""
     seed: int = 0
@@ -142,7 +145,7 @@ def play_round(setting: Setting, state: RunState, evaluate: bool = True) -> tupl
 
     # 3. Server: aggregate, distances (tier 4), adapt (tier 3).
     times.append(perf_counter())  # not before: looking at the update waited for a GPU
-    after, distances = server.conclude(method, network, state.server, update)
+    after, distances = server.conclude(method, network, state.server, update, setting.seed)
     times.append(perf_counter())
 
     # 4. Evaluate and record.
@@ -152,8 +155,13 @@ def play_round(setting: Setting, state: RunState, evaluate: bool = True) -> tupl
         own, secret = update.held_out, update.noised or update.sealed is not None
         known = as_clients_know(after, clients) if secret else after
         val = val_accuracy(federation, network, method, known, clients) if own is None else _share(own)
-        test = test_accuracy(federation, network, method, after, newcomers, setting.newcomers)
+        seen_by = without_shares(method) if setting.plain_newcomers else method
+        test = test_accuracy(federation, network, seen_by, after, newcomers, setting.newcomers)
     changes = after.changes[len(state.server.changes) :]
+    counts = server.counted_clusters(method, after).tolist()
+    sizes = {
+        cluster: int((after.members == column).sum()) for column, cluster in enumerate(after.clusters) if counts[column]
+    }
     record = Record(
         round=after.round,
         participants=len(participants),
@@ -161,8 +169,8 @@ def play_round(setting: Setting, state: RunState, evaluate: bool = True) -> tupl
         val=val,
         test=test.mean,
         test_per_concept=test.per_concept,
-        clusters=len(after.clusters),
-        cluster_sizes={cluster: int((after.members == column).sum()) for column, cluster in enumerate(after.clusters)},
+        clusters=len(sizes),
+        cluster_sizes=sizes,
         quality=clustering_quality(federation.truth, after.members.numpy()),
         without_shared_class=_without_shared_class(method, update),
         down=bytes_down(message, method, {client: state.clients.get(client) for client in participants}),

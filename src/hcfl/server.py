@@ -17,6 +17,7 @@ from hcfl.changes import apply
 from hcfl.clusters import placed_by
 from hcfl.ensemble import Ensemble
 from hcfl.errors import InputError
+from hcfl.lost_ids import counted, hidden, listed
 from hcfl.method import KEPT_EVIDENCE, Method
 from hcfl.models import Network
 from hcfl.precision import matrix_products
@@ -97,7 +98,7 @@ def shares(method: Method, state: ServerState, classes: int) -> Tensor:
 
 @matrix_products(rounded=False)
 def conclude(
-    method: Method, network: Network, state: ServerState, update: Update
+    method: Method, network: Network, state: ServerState, update: Update, seed: int = 0
 ) -> tuple[ServerState, Distances | None]:
     """Turn a round's updates into the next state: aggregate, record the reports, let tiers 4 and 3 decide, apply.
 
@@ -105,7 +106,8 @@ def conclude(
     """
     after = record(state, update)
     average, buffers = method.aggregation, network.buffers
-    ensemble = aggregate(state.ensemble, update, average, buffers)
+    table = listed(after)[list(update.clients)] if method.loses_ids else None
+    ensemble = aggregate(state.ensemble, update if table is None else counted(update, table), average, buffers)
     if isinstance(method.weighting, HardByLoss | HardByParameters) and method.weighting.zero_empty:
         ensemble = without_the_empty(ensemble, update)
     common, ids = state.common, list(update.clients)
@@ -118,7 +120,7 @@ def conclude(
         gaussians=_estimate(method, state, update),
     )
 
-    seen = _participants(method, network, state, after, update)
+    seen = replace(_participants(method, network, state, after, update), listed=table, seed=seed)
     distance = None if method.distance is None else measured(method.distance, seen)
     wait = seen.round <= method.warm_up
     decision = Decision() if wait else method.adaptation.decide(seen, distance, _occupied(method, after))
@@ -146,6 +148,11 @@ def _occupied(method: Method, state: ServerState) -> Tensor:
     if (state.members < 0).any():
         occupied |= torch.tensor([cluster < (method.clusters or 0) for cluster in state.clusters])
     return occupied
+
+
+def counted_clusters(method: Method, state: ServerState) -> Tensor:
+    """Return which clusters count as such, (clusters,): all but those of clients whom public code of CFL lost."""
+    return ~hidden(state) if method.loses_ids else torch.ones(len(state.clusters), dtype=torch.bool)
 
 
 def record(state: ServerState, update: Update) -> ServerState:

@@ -58,6 +58,32 @@ def test_all_corruptions_and_severities_are_drawn_evenly():
     assert feature_shift.draw(10, seed=1) != drawn[:10]
 
 
+def test_a_share_of_the_clients_is_corrupted_and_the_others_are_not():
+    drawn = feature_shift.draw(50, seed=0, share=0.42)
+    corrupted = [client for client, one in enumerate(drawn) if one.name != "original"]
+    assert len(corrupted) == 21
+    assert corrupted not in ([*range(21)], [*range(29, 50)]), "drawn, not the first or last"
+    assert [one.name for one in feature_shift.draw(50, seed=1, share=0.42)] != [one.name for one in drawn]
+    everybody = Counter(one.name for one in feature_shift.draw(3800, seed=0, share=1.0))
+    assert set(everybody) == set(CORRUPTIONS) - {"original"}
+    assert all(abs(count - 200) < 70 for count in everybody.values())
+
+
+def test_without_a_share_the_draw_is_what_it_always_was():
+    drawn = [str(one) for one in feature_shift.draw(6, seed=0)]
+    assert drawn == ["spatter 5", "speckle-noise 4", "snow 1", "defocus-blur 4", "spatter 2", "impulse-noise 3"]
+
+
+def test_a_share_reaches_the_federation_and_needs_corruptions():
+    shares = [one.name == "original" for one in federation(corrupted_share=0.4).corruptions]
+    assert shares.count(False) == 2
+    with pytest.raises(InputError, match=r"data.corrupted_share = 0.4: needs corruptions random, but they are none"):
+        federation(corruptions="none", corrupted_share=0.4)
+    for share in (0, 1.5):
+        with pytest.raises(InputError, match=f"data.corrupted_share = {share}: should be"):
+            federation(corrupted_share=share)
+
+
 def test_the_number_of_workers_changes_nothing(tmp_path):
     parts = np.array_split(np.arange(80), 4)
     drawn = feature_shift.draw(4, seed=3)

@@ -22,6 +22,7 @@ REASONS = {
     "wecfl": "by their trained parameters",
     "fedgroup": "by their first updates",
     "pacfl": "by their signatures",
+    "fesem": "by their trained parameters",
     "hcfl-prime(fedem)": "by their updates",
     "hcfl-prime(fedrc)": "by their updates",
     "hcfl-prime(fedsoft)": "by their updates",
@@ -34,7 +35,7 @@ REASONS = {
 COMPARED = {name for name in REASONS if name not in ("local", "pacfl")}
 """Whose clients can put noise into all that the server compares them by."""
 
-PRIVATE = ("fedavg", "ifca", "fesem", "fedem", "fedgmm", "fedrc", "fedsoft")
+PRIVATE = ("fedavg", "ifca", "fedem", "fedgmm", "fedrc", "fedsoft")
 
 
 def test_every_method_is_decided_on():
@@ -62,6 +63,14 @@ def test_what_a_method_needs_decides(name, mode):
         assert reason in said
         assert "\n" not in said
     assert settled(from_flat(method=name), method).privacy.mode == "none"
+
+
+def test_fesem_that_does_not_begin_with_k_means_can():
+    fixed = {"method": "fesem", "clients": 4, "privacy": "secagg", "engine": "flower"}
+    for settings in ({"adaptation": "fixed", "distance": "none"}, {"independent_start": True}):
+        prepared = prepare(from_flat(**fixed, **settings))
+        assert prepared.setting.method.clusters == 3
+        assert prepared.config.method.independent_start is True
 
 
 def test_hcfl_plus_with_a_fixed_number_of_clusters_can():

@@ -1,10 +1,13 @@
 """Tier 3: which cluster splits, where, and which ones go (spec §4)."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
+from hcfl.errors import InputError
 from hcfl.tiers import Fixed, Participants, SplitAndRemove, SplitBySpectrum, SplitWhenStationary, UpdateCosine
 from hcfl.tiers.adaptation import complete_linkage_halves, two_means_halves
 
@@ -145,8 +148,33 @@ def test_cfl_s_public_bugs_are_switches():
     clients, distance = pulling(updates, clients=[3, 5, 8, 9])
     assert SplitWhenStationary(0.4, 1.6).decide(clients, distance, ALL).splits
     assert not SplitWhenStationary(0.4, 1.6, max_coordinate=True).decide(clients, distance, ALL).splits
-    (split,) = SplitWhenStationary(0.4, 1.6, lost_ids=True).decide(clients, distance, ALL).splits
+    decision = SplitWhenStationary(0.4, 1.6, lost_ids=True).decide(clients, distance, ALL)
+    (split,) = decision.splits
     assert {split.first, split.second} == {(0, 1), (2, 3)}, "positions instead of ids"
+    assert decision.lost_ids
+    assert not SplitWhenStationary(0.4, 1.6).decide(clients, distance, ALL).lost_ids
+
+
+def test_with_lost_ids_a_cluster_is_whoever_its_list_has():
+    updates = [*TWO_WAYS, [0.0, 0.0], [0.0, 0.0]]
+    clients, distance = pulling(updates, members=[0, 0, 1, 1, 0, 0])
+    listed = torch.tensor([[False, False, True]] * 4 + [[True, False, False]] * 2)
+    rule = SplitWhenStationary(0.4, 1.6, lost_ids=True)
+    assert rule.decide(clients, distance, ALL).splits == (), "by members, no cluster has converged"
+    (split,) = rule.decide(replace(clients, listed=listed), distance, ALL).splits
+    assert (split.parent, sorted(split.first + split.second)) == (2, [0, 1, 2, 3])
+
+
+@pytest.mark.parametrize(
+    ("settings", "rule"), [({}, "halve"), ({"uniform": True}, "uniform"), ({"scwu": False}, "one-hot")]
+)
+def test_what_a_split_of_hcfl_plus_does_to_weights_is_a_setting(settings, rule):
+    distance = torch.tensor([[0.0, 0.9], [0.9, 0.0]])
+    pair = Participants(clients=(4, 6), members=torch.zeros(2, dtype=torch.long), weights=torch.ones(2))
+    (split,) = SplitAndRemove(0.3, **settings).decide(pair, distance, ALL).splits
+    assert split.rule == rule
+    with pytest.raises(InputError, match="uniform = True: must be False with scwu = False"):
+        SplitAndRemove(0.3, scwu=False, uniform=True)
 
 
 def test_icfl_threshold_by_hand():

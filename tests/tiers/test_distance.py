@@ -257,7 +257,10 @@ def test_data_of_low_rank_are_compared_in_the_directions_they_have():
 @pytest.mark.parametrize(
     ("make", "words"),
     [
-        (lambda: UpdateCosine(of="gradients"), "of = 'gradients': must be updates, whole updates or first updates"),
+        (
+            lambda: UpdateCosine(of="gradients"),
+            "of = 'gradients': must be updates, whole updates, first updates or models",
+        ),
         (lambda: FeatureNormDistance("median"), "over_classes = 'median': must be max or mean"),
         (lambda: PrincipalAngles(0), "directions = 0: must be at least 1"),
         (lambda: PrincipalAngles(2, "largest"), "angle = 'largest': must be smallest, mean or sum"),

@@ -9,8 +9,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch.testing import assert_close
 
+from hcfl import rng
 from hcfl.errors import InputError
-from hcfl.tiers import Decision, DecomposedCosineGroups, HierarchicalOnce, MoveDecision, Participants, WeightedKMeans
+from hcfl.tiers import (
+    Decision,
+    DecomposedCosineGroups,
+    HierarchicalOnce,
+    KMeansOnce,
+    MoveDecision,
+    Participants,
+    WeightedKMeans,
+)
 from hcfl.tiers.adaptation.group import decomposed_cosine, group, k_means
 
 ONE = torch.tensor([True])
@@ -148,6 +157,30 @@ def test_weighted_k_means_founds_groups_then_moves_clients():
     stray = seen([0, 0, 1, 0], round_=2, models=models)
     # Centres at (0 + 1 + 11)/3 = 4 and 10: the stray client, at 11, moves; then nobody else.
     assert WeightedKMeans(2).decide(stray, None, TWO).moves == (MoveDecision(13, 1, with_model=True),)
+
+
+def test_k_means_once_founds_groups_by_trained_parameters_and_then_leaves_them():
+    models = torch.tensor([[0.0], [9.0], [0.1], [9.2], [0.2]])
+    once = KMeansOnce(2).decide(seen([0] * 5, models=models), None, ONE)
+    ((first, second),) = [(split.first, split.second) for split in once.splits]
+    assert (first, second) == ((10, 12, 14), (11, 13))
+    assert once.moves == ()
+    assert KMeansOnce(2).decide(seen([0, 0, 1, 1, 1], models=models), None, TWO) == Decision()
+    assert KMeansOnce(3).decide(seen([0] * 2, models=models[:2]), None, ONE) == Decision(), "too few yet"
+    assert KMeansOnce(2).decide(seen([0] * 5, models=models, sizes=torch.tensor([1.0, 50, 1, 1, 1])), None, ONE) == once
+
+
+def test_k_means_is_drawn_from_the_seed_and_the_round():
+    drawn = []
+
+    def recorded(points, groups, seed):
+        drawn.append((groups, seed))
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("hcfl.tiers.adaptation.group.k_means", recorded)
+        for seed, round_ in ((0, 1), (0, 2), (5, 1)):
+            KMeansOnce(2).decide(seen([0] * 2, round_=round_, models=torch.zeros(2, 1), seed=seed), None, ONE)
+    assert drawn == [(2, rng.derive(seed, "k-means", round_)) for seed, round_ in ((0, 1), (0, 2), (5, 1))]
 
 
 def test_weights_decide_where_a_centre_lies():

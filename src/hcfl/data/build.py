@@ -78,6 +78,10 @@ def filled_in(config: DataConfig) -> DataConfig:
             f"data.noise = {config.noise} with data.noise_rate = {config.noise_rate:g}: "
             "noise needs pair or symmetric, and a rate above 0"
         )
+    if config.corrupted_share is not None and config.corruptions == "none":
+        raise InputError(
+            f"data.corrupted_share = {config.corrupted_share:g}: needs corruptions random, but they are none"
+        )
     chosen: dict[str, Any] = {"partition": kind, "clients": config.clients or defaults["clients"]}
     if kind == "lda":
         chosen["alpha"] = config.alpha or defaults["alpha"]
@@ -130,7 +134,8 @@ def _simulated(samples: Samples, config: DataConfig, seed: int) -> Federation:
     corruptions = None
     if config.corruptions == "random":
         feature_shift.check(samples.x)
-        corruptions, root = feature_shift.draw(config.clients, seed), cache.location(config.cache_dir)
+        corruptions = feature_shift.draw(config.clients, seed, config.corrupted_share)
+        root = cache.location(config.cache_dir)
         x, remarks = feature_shift.apply(samples.x, parts, corruptions, seed, samples.identity, root)
         samples = replace(samples, x=x)
         notes += remarks
@@ -193,7 +198,17 @@ def _deal(labels: Rows, config: DataConfig, generator: np.random.Generator) -> l
     return partition.lda(labels, config.clients, config.alpha, config.alpha_reading, generator)
 
 
-NOT_NATURAL = ("clients", "samples", "alpha", "alpha_reading", "classes_per_client", "grouping", "concepts", "beta")
+NOT_NATURAL = (
+    "clients",
+    "samples",
+    "alpha",
+    "alpha_reading",
+    "classes_per_client",
+    "grouping",
+    "concepts",
+    "beta",
+    "corrupted_share",
+)
 
 
 def _natural(samples: Samples, config: DataConfig, seed: int) -> Federation:

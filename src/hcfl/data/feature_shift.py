@@ -16,6 +16,9 @@ from hcfl.errors import InputError
 from hcfl.files import cache
 from hcfl.files.workers import each
 
+ORIGINAL = "original"
+"""The name of no corruption."""
+
 
 @dataclass(frozen=True)
 class Corruption:
@@ -25,17 +28,26 @@ class Corruption:
     severity: int
 
     def __str__(self) -> str:
-        return self.name if self.name == "original" else f"{self.name} {self.severity}"
+        return self.name if self.name == ORIGINAL else f"{self.name} {self.severity}"
 
 
-def draw(clients: int, seed: int) -> tuple[Corruption, ...]:
-    """Draw each client's corruption and severity."""
-    drawn = []
-    for client in range(clients):
-        generator = rng.numpy_generator(seed, "corruption", client)
-        name = corruptions.CORRUPTIONS[generator.integers(len(corruptions.CORRUPTIONS))]
-        drawn.append(Corruption(name, int(generator.integers(1, 6))))
-    return tuple(drawn)
+def draw(clients: int, seed: int, share: float | None = None) -> tuple[Corruption, ...]:
+    """Draw each client's corruption and severity, `original` among them.
+
+    With a share, exactly round(share·clients) of them, drawn by the seed, have a real corruption; the others have none.
+    """
+    if share is None:
+        return tuple(_drawn(corruptions.CORRUPTIONS, seed, client) for client in range(clients))
+    order = rng.numpy_generator(seed, "corrupted clients").permutation(clients)
+    chosen = set(order[: round(share * clients)].tolist())
+    real = tuple(name for name in corruptions.CORRUPTIONS if name != ORIGINAL)
+    return tuple(_drawn(real if client in chosen else (ORIGINAL,), seed, client) for client in range(clients))
+
+
+def _drawn(names: Sequence[str], seed: int, client: int) -> Corruption:
+    generator = rng.numpy_generator(seed, "corruption", client)
+    name = names[int(generator.integers(len(names)))]
+    return Corruption(name, int(generator.integers(1, 6)))
 
 
 def check(x: NDArray[Any]) -> None:

@@ -36,6 +36,7 @@ SENT: dict[str, dict[str, str]] = {
         "merge-similar": "what the distance needs",
         "hierarchical-once": "what the distance needs",
         "decomposed-cosine-groups": "its own first update",
+        "k-means-once": "its own trained parameters",
         "weighted-k-means": "its own trained parameters",
     },
     "distance": {
@@ -46,6 +47,7 @@ SENT: dict[str, dict[str, str]] = {
         "update-cosine": "its own update",
         "update-cosine(of=whole updates)": "its own update",
         "update-cosine(of=first updates)": "its own first update, once",
+        "update-cosine(of=models)": "its own trained parameters",
         "parameter-distance": "its own trained parameters",
         "principal-angles": "singular vectors of its data, once",
     },

@@ -63,7 +63,11 @@ class Participants:
     """N_i, (participants,)."""
     unplaced: Tensor | None = None
     """(participants,): whom no decision has named so far."""
+    listed: Tensor | None = None
+    """(participants, clusters): who counts in which cluster, where that can be several, as in public code of CFL."""
     round: int = 0
+    seed: int = 0
+    """The run's, for decisions that draw."""
 
 
 Evidence = Literal["prototypes", "feature norms", "updates", "whole updates", "models", "first updates", "signatures"]
@@ -216,19 +220,20 @@ class FeatureNormDistance:
 class UpdateCosine:
     """1 − cos of local updates: CFL, ICFL, StoCFL; with the head's update only, the paper's ablation ① of HCFL+.
 
-    `first updates` are those of one local epoch from the initial model, taken once: StoCFL.
+    `first updates` are those of one local epoch from the initial model, taken once: StoCFL. `models` are no updates but
+    the trained parameters themselves, which the authors' public code of ICFL compares.
     """
 
     weighted: bool = True
-    of: Literal["updates", "whole updates", "first updates"] = "updates"
+    of: Literal["updates", "whole updates", "first updates", "models"] = "updates"
 
     def __post_init__(self) -> None:
-        if self.of not in ("updates", "whole updates", "first updates"):
-            raise InputError(f"of = {self.of!r}: must be updates, whole updates or first updates")
+        if self.of not in ("updates", "whole updates", "first updates", "models"):
+            raise InputError(f"of = {self.of!r}: must be updates, whole updates, first updates or models")
 
     @property
     def needs(self) -> Evidence:
-        """The updates of the client's own cluster, of everything that it trains, or its first one."""
+        """The updates of the client's own cluster, of everything that it trains, its first one, or what it trained."""
         return self.of
 
     def between(self, participants: Participants) -> Tensor:
@@ -237,6 +242,7 @@ class UpdateCosine:
             "updates": participants.updates,
             "whole updates": participants.whole_updates,
             "first updates": participants.signatures,
+            "models": participants.models,
         }
         updates = choices[self.of]
         assert updates is not None

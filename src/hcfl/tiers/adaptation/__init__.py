@@ -11,7 +11,7 @@ from hcfl.tiers.adaptation.decision import (
     SplitDecision,
     cluster_blocks,
 )
-from hcfl.tiers.adaptation.group import DecomposedCosineGroups, HierarchicalOnce, WeightedKMeans
+from hcfl.tiers.adaptation.group import DecomposedCosineGroups, HierarchicalOnce, KMeansOnce, WeightedKMeans
 from hcfl.tiers.adaptation.merge import MergeSimilar
 from hcfl.tiers.adaptation.split import (
     SplitAndRemove,
@@ -28,6 +28,7 @@ __all__ = [
     "DecomposedCosineGroups",
     "Fixed",
     "HierarchicalOnce",
+    "KMeansOnce",
     "MergeDecision",
     "MergeSimilar",
     "MoveDecision",

@@ -1,7 +1,6 @@
 """HCFL++: clusters that contradict themselves split, those that agree merge, clients who dissent move (our own)."""
 
 from dataclasses import dataclass
-from typing import Literal
 
 import torch
 from torch import Tensor
@@ -11,6 +10,7 @@ from hcfl.tiers.adaptation.decision import (
     Decision,
     MergeDecision,
     MoveDecision,
+    SoftRule,
     SplitDecision,
     cluster_blocks,
     moves,
@@ -35,7 +35,7 @@ class SplitOnContradiction:
     """
 
     rho: float = 0.4
-    rule: Literal["halve", "lean", "one-hot"] = "lean"
+    rule: SoftRule = "lean"
     adaptive: bool = True
     uses_distance: bool = True
     needs: Evidence | None = "prototypes"

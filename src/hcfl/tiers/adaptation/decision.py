@@ -8,6 +8,10 @@ from torch import Tensor
 
 from hcfl.tiers.distance import Evidence, Participants
 
+SoftRule = Literal["halve", "lean", "one-hot", "uniform"]
+"""What a split does to soft weights: halve them between the two parts ("SCWU"), let members lean to their part, make
+members one-hot there, or make every client uniform over all clusters and halve the weights of samples only."""
+
 
 @dataclass(frozen=True)
 class SplitDecision:
@@ -16,8 +20,7 @@ class SplitDecision:
     parent: int
     first: tuple[int, ...]
     second: tuple[int, ...]
-    rule: Literal["halve", "lean", "one-hot"]
-    """Soft weights: halve them between the two ("SCWU"), let members lean to their part, or make them one-hot there."""
+    rule: SoftRule
     maximum: float
     mean: float
     threshold: float
@@ -51,6 +54,8 @@ class Decision:
     remove: tuple[int, ...] = ()
     merges: tuple[MergeDecision, ...] = ()
     moves: tuple[MoveDecision, ...] = ()
+    lost_ids: bool = False
+    """Whether splits name positions in place of clients, as public code of CFL does (see `hcfl.lost_ids`)."""
 
 
 class Adaptation(Protocol):
@@ -101,7 +106,7 @@ class Block:
     def split(
         self,
         in_second: list[bool],
-        rule: Literal["halve", "lean", "one-hot"],
+        rule: SoftRule,
         maximum: float,
         mean: float,
         threshold: float,
@@ -120,9 +125,11 @@ class Block:
 
 def cluster_blocks(participants: Participants, distance: Tensor) -> dict[int, Block]:
     """Cut D into one block for each cluster that has at least two participants."""
-    blocks = {}
-    for cluster in sorted(set(participants.members.tolist())):
-        rows = torch.nonzero(participants.members == cluster).flatten()
+    blocks, listed = {}, participants.listed
+    present = sorted(set(participants.members.tolist())) if listed is None else range(listed.shape[1])
+    for cluster in present:
+        inside = participants.members == cluster if listed is None else listed[:, cluster]
+        rows = torch.nonzero(inside).flatten()
         if len(rows) > 1:
             clients = tuple(participants.clients[row] for row in rows.tolist())
             blocks[cluster] = Block(cluster, rows, clients, distance[rows][:, rows])

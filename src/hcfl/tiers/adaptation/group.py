@@ -1,4 +1,4 @@
-"""Grouping: all clients are clustered at once, where splitting goes step by step (FL+HC, PACFL, FedGroup, WeCFL).
+"""Grouping: all clients are clustered at once, where splitting goes step by step.
 
 Dealing one cluster's clients into n groups is n − 1 splits: all but the largest group leave it, one after another.
 """
@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn.functional import normalize
 
+from hcfl import rng
 from hcfl.errors import InputError
 from hcfl.tiers.adaptation.decision import Decision, SplitDecision, moves
 from hcfl.tiers.distance import Evidence, Participants
@@ -117,6 +118,35 @@ class DecomposedCosineGroups:
 
 
 @dataclass(frozen=True)
+class KMeansOnce:
+    """FeSEM's start: k-means of the clients' trained parameters, once (Long et al., 2023).
+
+    All train from one common model first, so all centres begin equal. From then on the weighting decides who belongs
+    where: with hard weights by parameters, a client that comes later joins the centre nearest to what it trained.
+    """
+
+    groups: int = 3
+    adaptive: bool = True
+    uses_distance: bool = False
+    needs: Evidence | None = "models"
+
+    def __post_init__(self) -> None:
+        _at_least_two(self.groups)
+
+    def decide(self, participants: Participants, distance: Tensor | None, occupied: Tensor) -> Decision:
+        """Group as soon as there are enough clients, then leave the rest to the weighting."""
+        assert participants.models is not None
+        models = participants.models
+        if len(occupied) > 1:
+            return Decision()
+        seed = rng.derive(participants.seed, "k-means", participants.round)
+        if (labels := k_means(models, self.groups, seed=seed)) is None:
+            return Decision()
+        apart = torch.cdist(models, models)
+        return Decision(group(participants, labels, float(apart.max()), float(apart.mean()), 0.0))
+
+
+@dataclass(frozen=True)
 class WeightedKMeans:
     """WeCFL: k-means of the clients' trained models, weighted by their sizes, in every round (Ma et al., 2022).
 
@@ -166,7 +196,9 @@ def decomposed_cosine(updates: Tensor, directions: int) -> Tensor:
     return cosines
 
 
-def k_means(points: Tensor, groups: int, sizes: Tensor | None = None, centres: Tensor | None = None) -> Labels | None:
+def k_means(
+    points: Tensor, groups: int, sizes: Tensor | None = None, centres: Tensor | None = None, seed: int = 0
+) -> Labels | None:
     """Cluster points by (weighted) k-means, drawn ten times or started from given centres; None with too few points."""
     from sklearn.cluster import KMeans  # takes a second: not for clients
     from sklearn.exceptions import ConvergenceWarning
@@ -175,7 +207,7 @@ def k_means(points: Tensor, groups: int, sizes: Tensor | None = None, centres: T
     if groups < 2 or len(np.unique(rows, axis=0)) < groups:
         return None
     if centres is None:
-        model = KMeans(groups, n_init=10, random_state=0)
+        model = KMeans(groups, n_init=10, random_state=seed % 2**32)  # the largest that it takes
     else:
         model = KMeans(groups, init=centres.cpu().double().numpy(), n_init=1, random_state=0)
     with warnings.catch_warnings():

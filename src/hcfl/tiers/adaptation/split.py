@@ -5,10 +5,11 @@ from math import e, log
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from hcfl.errors import InputError
-from hcfl.tiers.adaptation.decision import Decision, cluster_blocks
+from hcfl.tiers.adaptation.decision import Decision, SoftRule, cluster_blocks
 from hcfl.tiers.distance import Evidence, Participants
 
 
@@ -17,11 +18,13 @@ class SplitAndRemove:
     """HCFL+: split the cluster whose members differ most, remove the clusters that are nobody's.
 
     A cluster splits when max(D_k) − mean(D_k) ≥ ρ, at most one a round. `scwu=False` is the paper's ablation of
-    the halved weights.
+    the halved weights. `uniform` is what the authors' public code does: after a split every client's ω̃ is uniform over
+    all clusters, and only the weights of samples are halved.
     """
 
     rho: float
     scwu: bool = True
+    uniform: bool = False
     adaptive: bool = True
     uses_distance: bool = True
     needs: Evidence | None = None
@@ -29,6 +32,13 @@ class SplitAndRemove:
     def __post_init__(self) -> None:
         if not self.rho > 0:
             raise InputError(f"rho = {self.rho}: must be greater than 0")
+        if self.uniform and not self.scwu:
+            raise InputError("uniform = True: must be False with scwu = False, which makes members one-hot")
+
+    @property
+    def rule(self) -> SoftRule:
+        """What a split does to soft weights."""
+        return "uniform" if self.uniform else "halve" if self.scwu else "one-hot"
 
     def decide(self, participants: Participants, distance: Tensor | None, occupied: Tensor) -> Decision:
         """Apply steps 1 and 2 of spec §4; the marks of step 1 are carried out last (step 5).
@@ -46,9 +56,7 @@ class SplitAndRemove:
         if maximum - mean < self.rho:
             return Decision(remove=empty)
         parts = complete_linkage_halves(block)
-        split = blocks[parent].split(
-            parts, "halve" if self.scwu else "one-hot", maximum=maximum, mean=mean, threshold=self.rho
-        )
+        split = blocks[parent].split(parts, self.rule, maximum=maximum, mean=mean, threshold=self.rho)
         return Decision((split,), empty)
 
 
@@ -58,7 +66,8 @@ class SplitWhenStationary:
 
     ‖mean Δ‖₂ < tol1 and max_i ‖Δ_i‖₂ > tol2 and more than two clients: complete linkage into two. The two switches
     reproduce errors of public code that shaped published numbers: `max_coordinate` compares tol2 with the largest
-    coordinate of an update instead of its norm; `lost_ids` takes positions in the cluster's sub-matrix for client ids.
+    coordinate of an update instead of its norm; `lost_ids` takes positions in the cluster's sub-matrix for client ids,
+    so that clients end in two clusters' averages, or in none (`hcfl.lost_ids`).
     """
 
     tol1: float = 0.4
@@ -84,10 +93,12 @@ class SplitWhenStationary:
             together = float(torch.linalg.vector_norm(updates.mean(dim=0)))
             each = updates.abs().max() if self.max_coordinate else torch.linalg.vector_norm(updates, dim=1).max()
             if len(updates) > 2 and together < self.tol1 and float(each) > self.tol2:
-                parts = complete_linkage_halves(block.distance)
-                named = replace(block, clients=tuple(range(len(block.clients)))) if self.lost_ids else block
+                named, parts = block, complete_linkage_halves(block.distance)
+                if self.lost_ids:
+                    named = replace(block, clients=tuple(range(len(block.clients))))
+                    parts = [bool(label) for label in complete_linkage(block.distance)]
                 splits.append(named.split(parts, "one-hot", maximum=float(each), mean=together, threshold=self.tol2))
-        return Decision(tuple(splits))
+        return Decision(tuple(splits), lost_ids=self.lost_ids)
 
 
 @dataclass(frozen=True)
@@ -146,10 +157,16 @@ def complete_linkage_halves(distance: Tensor) -> list[bool]:
     The first part, which keeps the parent cluster, is the larger one (on equal sizes, the one with the first row):
     clients that are absent from the split follow the majority.
     """
+    return smaller_part(complete_linkage(distance))
+
+
+def complete_linkage(distance: Tensor) -> NDArray[np.int64]:
+    """Label two non-empty parts by complete linkage, 0 and 1."""
     from sklearn.cluster import AgglomerativeClustering  # takes a second: not for clients
 
     linkage = AgglomerativeClustering(n_clusters=2, metric="precomputed", linkage="complete")
-    return smaller_part(linkage.fit_predict(distance.cpu().numpy()))
+    labels: NDArray[np.int64] = linkage.fit_predict(distance.cpu().numpy())
+    return labels
 
 
 def two_means_halves(points: Tensor) -> list[bool]:
