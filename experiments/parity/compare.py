@@ -120,8 +120,7 @@ def _data(federation: Federation, parts: Sequence[Tensor]) -> list[tuple[Tensor,
 
 def played(setting: Setting, start: Ensemble, rounds_: int) -> Iterator[After]:
     """Let hcfl play, and return its rounds as the reference's."""
-    state = rounds.begin(setting, start)
-    for state, record in rounds.play(setting, state, rounds_):
+    for state, record in rounds.play(setting, rounds.begin(setting, start), rounds_):
         ensemble = state.server.ensemble
         models = [module(setting.network, ensemble, cluster) for cluster in range(ensemble.clusters)]
         assert record.val is not None

@@ -146,9 +146,7 @@ def averaged_by_choice(
     found = []
     for k, model in enumerate(models):
         who = [client for client in problem.clients if choices[client] == k]
-        found.append(
-            average([locals_[i] for i in who], [problem.sizes[i] for i in who]) if who else deepcopy(model)
-        )
+        found.append(average([locals_[i] for i in who], [problem.sizes[i] for i in who]) if who else deepcopy(model))
     return found
 
 
@@ -207,9 +205,7 @@ def _mixtures(problem: Problem, correlation: bool) -> Iterator[After]:
                     posterior[sample, k] = scores[k] / sum(scores)
                     counts[k, label] += posterior[sample, k]
             mixture[client] = [float(posterior[:, k].mean()) for k in range(count)]
-            locals_.append(
-                [trained(problem, models[k], client, round_, k, posterior[:, k]) for k in range(count)]
-            )
+            locals_.append([trained(problem, models[k], client, round_, k, posterior[:, k]) for k in range(count)])
         models = [average([mine[k] for mine in locals_], problem.sizes) for k in range(count)]
         shares = torch.stack([row.clamp_min(1e-8) / row.clamp_min(1e-8).sum() for row in counts])
         yield measured(problem, models, torch.tensor(mixture))
