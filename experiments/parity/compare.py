@@ -50,6 +50,7 @@ CASES: dict[str, Case] = {
     "fedrc": Case("fedrc", reference.fedrc),
     "fesem, independent start": Case("fesem", reference.fesem_independent),
     "cfl": Case("cfl", reference.cfl(0.8, 1.6), {"tol1": 0.8, "tol2": 1.6}),
+    "cfl, lost ids": Case("cfl", reference.cfl_lost_ids(0.8, 1.6), {"tol1": 0.8, "tol2": 1.6, "lost_ids": True}),
 }
 
 
@@ -111,6 +112,7 @@ def problem_of(setting: Setting, start: Ensemble, rounds_: int) -> Problem:
         lr=sgd.lr,
         momentum=sgd.momentum,
         weight_decay=sgd.weight_decay,
+        k_means_seed=rng.derive(setting.seed, "k-means", 1) % 2**32,
     )
 
 
@@ -139,9 +141,10 @@ class Outcome:
     """Whether everybody is in the same cluster, after each round."""
     moved: float
     """The largest change of any parameter from the start to the end, to compare differences with."""
-    clusters: int
+    clusters: tuple[int, int]
+    """K of hcfl, and of the loop, after the last round."""
     val: tuple[float, float]
-    """Of hcfl, and of the loop, after the last round."""
+    """The same of Val."""
 
 
 def compare(case: Case, double: bool = True, **settings: Any) -> Outcome:
@@ -151,16 +154,32 @@ def compare(case: Case, double: bool = True, **settings: Any) -> Outcome:
     with threads(1), double_precision() if double else nullcontext():
         setting, start = doubled(prepared) if double else (prepared.setting, prepared.state.server.ensemble)
         problem = problem_of(setting, start, config.training.rounds)
-        pairs = list(zip(played(setting, start, problem.rounds), case.loop(problem), strict=True))
+        both = zip(played(setting, start, problem.rounds), case.loop(problem), strict=True)
+        pairs = [(ours, aligned(ours, theirs)) for ours, theirs in both]
     last, hand = pairs[-1]
     return Outcome(
         [_apart(ours.models, theirs.models) for ours, theirs in pairs],
         [_largest(ours.weights, theirs.weights) for ours, theirs in pairs],
-        [ours.members == theirs.members for ours, theirs in pairs],
+        [same_partition(ours.members, theirs.members) for ours, theirs in pairs],
         _moved(problem.start, last.models),
-        len(last.models),
+        (len(last.models), len(hand.models)),
         (last.val, hand.val),
     )
+
+
+def same_partition(ours: Sequence[int], theirs: Sequence[int]) -> bool:
+    """Whether the same clients are together, whatever clusters are called."""
+    return len(set(zip(ours, theirs, strict=True))) == len(set(ours)) == len(set(theirs))
+
+
+def aligned(ours: After, theirs: After) -> After:
+    """Put the clusters of a loop into the order of hcfl's, where both have the same ones."""
+    if len(ours.models) != len(theirs.models) or not same_partition(ours.members, theirs.members):
+        return theirs
+    called = dict(zip(ours.members, theirs.members, strict=True))
+    left = [k for k in range(len(theirs.models)) if k not in called.values()]
+    order = [called[k] if k in called else left.pop(0) for k in range(len(ours.models))]
+    return replace(theirs, models=[theirs.models[k] for k in order], weights=theirs.weights[:, order])
 
 
 def _apart(ours: Sequence[nn.Module], theirs: Sequence[nn.Module]) -> float:
@@ -187,7 +206,7 @@ def row(name: str, outcome: Outcome) -> str:
         f"{outcome.differences[-1]:.0e}",
         f"{outcome.moved:.2f}",
         f"{same} of {len(outcome.partitions)}",
-        str(outcome.clusters),
+        *(str(clusters) for clusters in outcome.clusters),
         *(f"{100 * val:.2f}" for val in outcome.val),
     ]
     return f"| {' | '.join(cells)} |"
@@ -195,7 +214,7 @@ def row(name: str, outcome: Outcome) -> str:
 
 HEAD = (
     "| method | difference, round 1 | last round | parameters moved by | rounds with the same partition "
-    "| K | Val % hcfl | Val % loop |"
+    "| K hcfl | K loop | Val % hcfl | Val % loop |"
 )
 
 
@@ -208,7 +227,7 @@ def main(say: Callable[[str], None] = print) -> None:
     parser.add_argument("--precision", choices=["fp64", "fp32"], default="fp64")
     options = parser.parse_args()
     say(HEAD)
-    say("|---|---|---|---|---|---|---|---|")
+    say("|---|---|---|---|---|---|---|---|---|")
     for name in options.methods:
         double = options.precision == "fp64"
         say(row(name, compare(CASES[name], double, rounds=options.rounds, seed=options.seed)))

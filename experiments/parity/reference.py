@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import torch
+from sklearn.cluster import KMeans
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
@@ -35,6 +36,8 @@ class Problem:
     weight_decay: float
     momentum_kept: bool = False
     """Whether a client's optimiser remembers its momentum from round to round."""
+    k_means_seed: int = 0
+    """What k-means draws its first centres by, where a method starts with it."""
     memory: dict[tuple[int, int], dict[str, Any]] = field(default_factory=dict)
     """By client and place of the model in the client."""
 
@@ -211,10 +214,28 @@ def _mixtures(problem: Problem, correlation: bool) -> Iterator[After]:
         yield measured(problem, models, torch.tensor(mixture))
 
 
+def fesem(clusters: int) -> Loop:
+    """FeSEM as its authors start it: all train one model first, and k-means of what they trained makes the clusters."""
+
+    def loop(problem: Problem) -> Iterator[After]:
+        locals_ = [trained(problem, problem.start[0], client, 1) for client in problem.clients]
+        points = torch.stack([flat(model) for model in locals_]).double().numpy()
+        choices = KMeans(clusters, n_init=10, random_state=problem.k_means_seed).fit_predict(points).tolist()
+        models = averaged_by_choice(problem, [problem.start[0]] * clusters, locals_, choices)
+        yield measured(problem, models, one_hot(choices, clusters))
+        yield from _nearest_centres(problem, models, choices, 2)
+
+    return loop
+
+
 def fesem_independent(problem: Problem) -> Iterator[After]:
     """FeSEM from K models drawn independently: whoever has no cluster yet takes the one with the lowest loss."""
-    models, choices = list(problem.start), [-1 for _ in problem.clients]
-    for round_ in range(1, problem.rounds + 1):
+    return _nearest_centres(problem, list(problem.start), [-1 for _ in problem.clients], 1)
+
+
+def _nearest_centres(problem: Problem, models: list[nn.Module], choices: list[int], first: int) -> Iterator[After]:
+    """Train the model of one's cluster, then join the cluster that is nearest to what came out."""
+    for round_ in range(first, problem.rounds + 1):
         locals_, nearest = [], []
         for client in problem.clients:
             own = choices[client]
@@ -244,7 +265,7 @@ def cfl(tol1: float, tol2: float) -> Loop:
             updates = [flat(locals_[client]) - flat(models[own[client]]) for client in problem.clients]
             for members in list(clusters):
                 if must_split([updates[i] for i in members], tol1, tol2):
-                    first, second = halves(cosine_distances([updates[i] for i in members]))
+                    first, second = sorted(halves(cosine_distances([updates[i] for i in members])), key=_larger_first)
                     clusters[clusters.index(members)] = [members[position] for position in first]
                     clusters.append([members[position] for position in second])
             models = [
@@ -252,6 +273,45 @@ def cfl(tol1: float, tol2: float) -> Loop:
             ]
             own = {client: k for k, members in enumerate(clusters) for client in members}
             yield measured(problem, models, one_hot([own[i] for i in problem.clients], len(models)))
+
+    return loop
+
+
+def _larger_first(part: Sequence[int]) -> tuple[int, int]:
+    return -len(part), part[0]
+
+
+def cfl_lost_ids(tol1: float, tol2: float) -> Loop:
+    """CFL with the error of public code: the parts of a split are positions in the cluster, and taken for client ids.
+
+    A cluster is averaged over whoever its list names, from wherever they trained; everybody named receives the model,
+    who is named twice the later one. Who is not named any more goes on with its own model, alone.
+    """
+
+    def loop(problem: Problem) -> Iterator[After]:
+        clusters, held = [list(problem.clients)], [problem.start[0] for _ in problem.clients]
+        for round_ in range(1, problem.rounds + 1):
+            locals_ = [trained(problem, held[client], client, round_) for client in problem.clients]
+            updates = [flat(locals_[client]) - flat(held[client]) for client in problem.clients]
+            lists: list[list[int]] = []
+            for members in clusters:
+                if must_split([updates[i] for i in members], tol1, tol2):
+                    lists.extend(halves(cosine_distances([updates[i] for i in members])))  # not members[position]
+                else:
+                    lists.append(members)
+            clusters, held = lists, list(locals_)
+            models = [
+                average([locals_[i] for i in members], [problem.sizes[i] for i in members]) for members in clusters
+            ]
+            choices = [-1 for _ in problem.clients]
+            for k, members in enumerate(clusters):
+                for client in members:
+                    held[client], choices[client] = models[k], k
+            for client in problem.clients:
+                if choices[client] < 0:
+                    choices[client] = len(models)
+                    models.append(held[client])
+            yield measured(problem, models, one_hot(choices, len(models)))
 
     return loop
 
@@ -272,15 +332,17 @@ def cosine_distances(vectors: Sequence[Tensor]) -> list[list[float]]:
 
 
 def halves(distances: Sequence[Sequence[float]]) -> tuple[list[int], list[int]]:
-    """Join the two groups whose farthest members are nearest, until two are left; the larger comes first."""
+    """Join the two groups whose farthest members are nearest, until two are left; the one that was made last is first.
+
+    Return positions in the matrix.
+    """
     groups = [[position] for position in range(len(distances))]
     while len(groups) > 2:
         pairs = [(a, b) for a in range(len(groups)) for b in range(a)]
         a, b = min(pairs, key=lambda pair: max(distances[i][j] for i in groups[pair[0]] for j in groups[pair[1]]))
-        groups[b] = sorted(groups[b] + groups[a])
-        del groups[a]
-    first, second = sorted(groups, key=lambda group: (-len(group), group[0]))
-    return first, second
+        joined = sorted(groups[a] + groups[b])
+        groups = [group for k, group in enumerate(groups) if k not in (a, b)] + [joined]
+    return groups[1], groups[0]
 
 
 def measured(problem: Problem, models: list[nn.Module], weights: Tensor) -> After:
