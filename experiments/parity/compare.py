@@ -22,7 +22,7 @@ from torch import Tensor, nn
 
 from hcfl import rng, rounds
 from hcfl.config import from_flat
-from hcfl.data import Federation
+from hcfl.data import Federation, build
 from hcfl.ensemble import Ensemble
 from hcfl.experiment import prepare
 from hcfl.inputs import Scaling
@@ -48,7 +48,8 @@ CASES: dict[str, Case] = {
     "ifca": Case("ifca", reference.ifca),
     "fedem": Case("fedem", reference.fedem),
     "fedrc": Case("fedrc", reference.fedrc),
-    "fesem, independent start": Case("fesem", reference.fesem_independent),
+    "fesem": Case("fesem", reference.fesem(3)),
+    "fesem, independent start": Case("fesem", reference.fesem_independent, {"independent_start": True}),
     "cfl": Case("cfl", reference.cfl(0.8, 1.6), {"tol1": 0.8, "tol2": 1.6}),
     "cfl, lost ids": Case("cfl", reference.cfl_lost_ids(0.8, 1.6), {"tol1": 0.8, "tol2": 1.6, "lost_ids": True}),
 }
@@ -112,6 +113,7 @@ def problem_of(setting: Setting, start: Ensemble, rounds_: int) -> Problem:
         lr=sgd.lr,
         momentum=sgd.momentum,
         weight_decay=sgd.weight_decay,
+        momentum_kept=sgd.keep_momentum,
         k_means_seed=rng.derive(setting.seed, "k-means", 1) % 2**32,
     )
 
@@ -147,10 +149,18 @@ class Outcome:
     """The same of Val."""
 
 
-def compare(case: Case, double: bool = True, **settings: Any) -> Outcome:
-    """Play both sides and compare them after every round."""
+def uneven(federation: Federation) -> Federation:
+    """Take up to half of its training samples from each client: where all N_i are equal, nobody would miss them."""
+    keep = [1 - client % 6 / 10 for client in range(federation.clients)]
+    train = (rows[: round(share * len(rows))] for rows, share in zip(federation.train, keep, strict=True))
+    return replace(federation, train=tuple(train))
+
+
+def compare(case: Case, double: bool = True, even: bool = False, **settings: Any) -> Outcome:
+    """Play both sides and compare them after every round; settings are those of `hcfl.run`."""
     config = from_flat(method=case.method, engine="sequential", threads=1, **{**settings, **case.settings})
-    prepared = prepare(config)
+    federation = build(config.data, config.seed)
+    prepared = prepare(config, federation if even else uneven(federation))
     with threads(1), double_precision() if double else nullcontext():
         setting, start = doubled(prepared) if double else (prepared.setting, prepared.state.server.ensemble)
         problem = problem_of(setting, start, config.training.rounds)
@@ -225,12 +235,15 @@ def main(say: Callable[[str], None] = print) -> None:
     parser.add_argument("--rounds", type=int, default=10)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--precision", choices=["fp64", "fp32"], default="fp64")
+    parser.add_argument("--even", action="store_true", help="clients with equally many samples, as they were dealt")
+    parser.add_argument("--keep-momentum", action="store_true", help="momentum goes on from round to round")
     options = parser.parse_args()
+    settings = {name: getattr(options, name) for name in ("rounds", "seed", "even", "keep_momentum")}
     say(HEAD)
     say("|---|---|---|---|---|---|---|---|---|")
     for name in options.methods:
         double = options.precision == "fp64"
-        say(row(name, compare(CASES[name], double, rounds=options.rounds, seed=options.seed)))
+        say(row(name, compare(CASES[name], double, **settings)))
 
 
 if __name__ == "__main__":

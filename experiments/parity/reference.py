@@ -39,7 +39,7 @@ class Problem:
     k_means_seed: int = 0
     """What k-means draws its first centres by, where a method starts with it."""
     memory: dict[tuple[int, int], dict[str, Any]] = field(default_factory=dict)
-    """By client and place of the model in the client."""
+    """By client, and cluster where a client trains several models: who trains one has one optimiser for it."""
 
     @property
     def clients(self) -> range:
@@ -174,7 +174,7 @@ def ifca(problem: Problem) -> Iterator[After]:
             losses = [float(sample_losses(model, problem.train[client]).mean()) for model in models]
             best = losses.index(min(losses))
             choices.append(best)
-            locals_.append(trained(problem, models[best], client, round_, place=best))
+            locals_.append(trained(problem, models[best], client, round_))
         models = averaged_by_choice(problem, models, locals_, choices)
         yield measured(problem, models, one_hot(choices, len(models)))
 
@@ -242,7 +242,7 @@ def _nearest_centres(problem: Problem, models: list[nn.Module], choices: list[in
             if own < 0:
                 losses = [float(sample_losses(model, problem.train[client]).mean()) for model in models]
                 own = losses.index(min(losses))
-            locals_.append(trained(problem, models[own], client, round_, place=own))
+            locals_.append(trained(problem, models[own], client, round_))
             nearest.append(_nearest(locals_[-1], models))
         choices = nearest
         models = averaged_by_choice(problem, models, locals_, choices)
