@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 HERE = Path(__file__).parent.parent / "experiments" / "parity"
-TINY = {"clients": 6, "samples": 240, "rounds": 4, "batch": 16, "epochs": 2, "alpha": 1.0, "lr": 0.1}
+TINY = {"clients": 9, "samples": 300, "rounds": 4, "batch": 16, "epochs": 1, "alpha": 1.0, "lr": 0.1}
 EAGER = {"tol1": 5.0, "tol2": 0.01}
 """Tolerances with which CFL splits in every round."""
 
@@ -23,20 +23,28 @@ def parity():
 
 
 def cases(parity):
-    cfl = parity.Case("cfl", parity.reference.cfl(**EAGER), EAGER)
-    return {**parity.CASES, "cfl": cfl}
+    loops = parity.reference
+    return {
+        **parity.CASES,
+        "cfl": parity.Case("cfl", loops.cfl(**EAGER), EAGER),
+        "cfl, lost ids": parity.Case("cfl", loops.cfl_lost_ids(**EAGER), {**EAGER, "lost_ids": True}),
+    }
 
 
-@pytest.mark.parametrize("name", ["fedavg", "ifca", "fedem", "fedrc", "fesem, independent start", "cfl"])
-def test_the_models_are_those_of_a_loop_written_by_hand(parity, name):
-    outcome = parity.compare(cases(parity)[name], **TINY)
+NAMES = ["fedavg", "ifca", "fedem", "fedrc", "fesem", "fesem, independent start", "cfl", "cfl, lost ids"]
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("keep_momentum", [False, True])
+def test_the_models_are_those_of_a_loop_written_by_hand(parity, name, keep_momentum):
+    outcome = parity.compare(cases(parity)[name], keep_momentum=keep_momentum, **TINY)
     assert max(outcome.differences) < 1e-12
     assert max(outcome.weight_differences) < 1e-12
     assert all(outcome.partitions)
     assert outcome.val[0] == outcome.val[1]
     assert outcome.clusters[0] == outcome.clusters[1]
     assert outcome.moved > 0.05, "nothing was learnt, so nothing was compared"
-    if name == "cfl":
+    if name.startswith("cfl"):
         assert outcome.clusters[0] > 2, "nothing was split"
 
 

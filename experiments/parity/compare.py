@@ -156,14 +156,16 @@ def uneven(federation: Federation) -> Federation:
     return replace(federation, train=tuple(train))
 
 
-def compare(case: Case, double: bool = True, even: bool = False, **settings: Any) -> Outcome:
+def compare(
+    case: Case, double: bool = True, even: bool = False, one_optimiser: bool = True, **settings: Any
+) -> Outcome:
     """Play both sides and compare them after every round; settings are those of `hcfl.run`."""
     config = from_flat(method=case.method, engine="sequential", threads=1, **{**settings, **case.settings})
     federation = build(config.data, config.seed)
     prepared = prepare(config, federation if even else uneven(federation))
     with threads(1), double_precision() if double else nullcontext():
         setting, start = doubled(prepared) if double else (prepared.setting, prepared.state.server.ensemble)
-        problem = problem_of(setting, start, config.training.rounds)
+        problem = replace(problem_of(setting, start, config.training.rounds), one_optimiser=one_optimiser)
         both = zip(played(setting, start, problem.rounds), case.loop(problem), strict=True)
         pairs = [(ours, aligned(ours, theirs)) for ours, theirs in both]
     last, hand = pairs[-1]
@@ -236,9 +238,14 @@ def main(say: Callable[[str], None] = print) -> None:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--precision", choices=["fp64", "fp32"], default="fp64")
     parser.add_argument("--even", action="store_true", help="clients with equally many samples, as they were dealt")
-    parser.add_argument("--keep-momentum", action="store_true", help="momentum goes on from round to round")
+    parser.add_argument(
+        "--keep-momentum",
+        choices=["client", "model"],
+        help="momentum goes on from round to round; the loops have an optimiser for each client, or for each of its models",
+    )
     options = parser.parse_args()
-    settings = {name: getattr(options, name) for name in ("rounds", "seed", "even", "keep_momentum")}
+    settings = {name: getattr(options, name) for name in ("rounds", "seed", "even")}
+    settings |= {"keep_momentum": options.keep_momentum is not None, "one_optimiser": options.keep_momentum != "model"}
     say(HEAD)
     say("|---|---|---|---|---|---|---|---|---|")
     for name in options.methods:

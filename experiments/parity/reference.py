@@ -36,15 +36,21 @@ class Problem:
     weight_decay: float
     momentum_kept: bool = False
     """Whether a client's optimiser remembers its momentum from round to round."""
+    one_optimiser: bool = True
+    """Who trains one model has one optimiser for it, whichever cluster's it is; else one for each cluster."""
     k_means_seed: int = 0
     """What k-means draws its first centres by, where a method starts with it."""
     memory: dict[tuple[int, int], dict[str, Any]] = field(default_factory=dict)
-    """By client, and cluster where a client trains several models: who trains one has one optimiser for it."""
+    """Of optimisers, by client and place."""
 
     @property
     def clients(self) -> range:
         """The clients' numbers."""
         return range(len(self.train))
+
+    def place(self, cluster: int) -> int:
+        """Return which of its optimisers a client with one model trains a cluster's model by."""
+        return 0 if self.one_optimiser else cluster
 
     @property
     def sizes(self) -> list[int]:
@@ -174,7 +180,7 @@ def ifca(problem: Problem) -> Iterator[After]:
             losses = [float(sample_losses(model, problem.train[client]).mean()) for model in models]
             best = losses.index(min(losses))
             choices.append(best)
-            locals_.append(trained(problem, models[best], client, round_))
+            locals_.append(trained(problem, models[best], client, round_, problem.place(best)))
         models = averaged_by_choice(problem, models, locals_, choices)
         yield measured(problem, models, one_hot(choices, len(models)))
 
@@ -242,7 +248,7 @@ def _nearest_centres(problem: Problem, models: list[nn.Module], choices: list[in
             if own < 0:
                 losses = [float(sample_losses(model, problem.train[client]).mean()) for model in models]
                 own = losses.index(min(losses))
-            locals_.append(trained(problem, models[own], client, round_))
+            locals_.append(trained(problem, models[own], client, round_, problem.place(own)))
             nearest.append(_nearest(locals_[-1], models))
         choices = nearest
         models = averaged_by_choice(problem, models, locals_, choices)
