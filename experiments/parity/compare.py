@@ -241,7 +241,7 @@ def main(say: Callable[[str], None] = print) -> None:
     parser.add_argument(
         "--keep-momentum",
         choices=["client", "model"],
-        help="momentum goes on from round to round; the loops have an optimiser for each client, or for each of its models",
+        help="momentum goes on from round to round; one optimiser per client, or per model of a client",
     )
     options = parser.parse_args()
     settings = {name: getattr(options, name) for name in ("rounds", "seed", "even")}
