@@ -8,9 +8,11 @@ from tempfile import TemporaryDirectory
 from time import perf_counter
 from typing import Any
 
-from hcfl import checkpoint, run_folder
 from hcfl.config import from_flat
-from hcfl.experiment import execute, prepare
+from hcfl.launch import execute
+from hcfl.runs import checkpoint
+from hcfl.runs import folder as run_folder
+from hcfl.runs.prepare import prepare
 
 
 def main() -> None:

@@ -12,11 +12,11 @@ from time import perf_counter
 import torch
 from workloads import images
 
-from hcfl import rounds
 from hcfl.config import from_flat
+from hcfl.core import rounds
 from hcfl.engines import Sequential
-from hcfl.experiment import prepare
-from hcfl.precision import matrix_products
+from hcfl.models.precision import matrix_products
+from hcfl.runs.prepare import prepare
 
 
 def main() -> None:

@@ -18,7 +18,8 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from hcfl import checkpoint, run_folder
+from hcfl.runs import checkpoint
+from hcfl.runs import folder as run_folder
 
 HCFL = [sys.executable, "-m", "hcfl.cli"]
 SETTINGS = ["hcfl+(fedrc)", "--rho", "0.05"]  # 30 clients with digits; a small ρ splits too often, so clusters go, too

@@ -1,4 +1,4 @@
-"""How near the estimate of a round's memory (hcfl/memory.py) comes to what a round takes.
+"""How near the estimate of a round's memory (hcfl/runs/memory_estimate.py) comes to what a round takes.
 
 python benchmarks/memory.py
 
@@ -17,12 +17,13 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from hcfl import Federation, rounds
+from hcfl import Federation
 from hcfl.config import from_flat
-from hcfl.experiment import prepare
-from hcfl.memory import estimate
+from hcfl.core import rounds
 from hcfl.models.mobile import mobilenet_v2
 from hcfl.models.zoo import cnn, mlp
+from hcfl.runs.memory_estimate import estimate
+from hcfl.runs.prepare import prepare
 
 MODELS = {
     "mlp 256-128": mlp,

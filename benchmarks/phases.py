@@ -13,11 +13,11 @@ from typing import Any
 import torch
 from workloads import images
 
-from hcfl import client, rounds
 from hcfl.config import from_flat
+from hcfl.core import client, rounds
 from hcfl.engines import Batched, Sequential
-from hcfl.experiment import prepare
-from hcfl.precision import matrix_products
+from hcfl.models.precision import matrix_products
+from hcfl.runs.prepare import prepare
 
 PHASES = {
     "look at the data (E-step's likelihoods)": (client, "look"),

@@ -24,11 +24,12 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 from torch.utils.data import DataLoader, TensorDataset
 
-from hcfl import Federation, methods, rounds
+from hcfl import Federation, methods
 from hcfl.config import from_flat
-from hcfl.experiment import prepare
-from hcfl.method import Method
+from hcfl.core import rounds
+from hcfl.methods import Method
 from hcfl.models import cnn, mlp
+from hcfl.runs.prepare import prepare
 
 
 @dataclass(frozen=True)

@@ -22,11 +22,13 @@ import numpy as np
 import torch
 from steady import hcfl_plus
 
-from hcfl import Federation, rounds
+from hcfl import Federation
 from hcfl.config import from_flat
-from hcfl.experiment import prepare
+from hcfl.core import rounds
 from hcfl.models import mlp
-from hcfl.tiers.distance import Participants, PrototypeDistance, Prototypes
+from hcfl.runs.prepare import prepare
+from hcfl.tiers.distance import PrototypeDistance
+from hcfl.tiers.participants import Participants, Prototypes
 
 SAMPLES, FEATURES = 20, 32
 DISTANCE_PARTICIPANTS, DISTANCE_CLASSES, DISTANCE_FEATURES = 2000, 10, 1280

@@ -4,7 +4,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from hcfl import methods
-from hcfl.method import Method
+from hcfl.methods import Method
 from hcfl.tiers import Decision, SplitAndRemove
 
 

@@ -12,9 +12,9 @@ from matplotlib.colors import ListedColormap
 
 import hcfl
 from hcfl.config import from_flat
-from hcfl.experiment import prepare
+from hcfl.core.rounds import play
 from hcfl.report.plots import CONCEPT_COLOURS, Picture, save
-from hcfl.rounds import play
+from hcfl.runs.prepare import prepare
 
 IMAGES = Path(__file__).parent / "images"
 GROUPS = "ABC"

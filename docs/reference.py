@@ -12,8 +12,7 @@ from typing import Any, Literal, Union, get_args, get_origin
 import hcfl
 from hcfl import tiers
 from hcfl.cli import build_parser
-from hcfl.config import Config, field_at, flat_fields
-from hcfl.section import Section
+from hcfl.config import Config, Section, field_at, flat_fields
 
 PLACE = re.compile(r"^<!-- from the code: (\w+) -->$", re.MULTILINE)
 

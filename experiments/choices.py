@@ -18,13 +18,14 @@ from torch import Tensor, nn
 
 from hcfl import methods
 from hcfl.config import from_flat
-from hcfl.experiment import execute, prepare
-from hcfl.method import Method
+from hcfl.core.setting import Setting
+from hcfl.core.state import Broadcast, ClientState, Update
+from hcfl.launch import execute
+from hcfl.methods import Method
 from hcfl.models import Builder, Network, Pair, Params
 from hcfl.models.zoo import AxisToFront
-from hcfl.playing import Prepared
-from hcfl.rounds import Setting
-from hcfl.state import Broadcast, ClientState, Update
+from hcfl.runs.loop import Prepared
+from hcfl.runs.prepare import prepare
 from hcfl.tiers import Seen, Weighting, Weights
 
 SETTINGS: dict[str, dict[str, Any]] = {

@@ -16,8 +16,8 @@ from statistics import mean, stdev
 
 import hcfl
 from hcfl.config import Config
+from hcfl.engines.faulty import poisoners
 from hcfl.errors import InputError
-from hcfl.faults import poisoners
 
 SETTINGS = {"clients": 30, "rounds": 30, "evaluate_every": 30, "threads": 1, "engine": "batched"}
 SMALLER = {"clients": 20, "rounds": 20, "evaluate_every": 20, "epochs": 2}

@@ -20,11 +20,12 @@ from typing import Any
 from matplotlib import colormaps
 from matplotlib.figure import Figure
 
-from hcfl import experiments, reproduce, run_folder
 from hcfl.config import Config
-from hcfl.experiments import Column, Row, Table
+from hcfl.config.yaml_files import read_yaml
 from hcfl.report import plots
-from hcfl.yaml_files import read_yaml
+from hcfl.runs import folder as run_folder
+from hcfl.studies import paper_tables, reproduce
+from hcfl.studies.paper_tables import Column, Row, Table
 
 HERE = Path(__file__).parent
 COLOURS = colormaps["tab20"].colors
@@ -46,7 +47,7 @@ class Study:
 
     def task(self, row: str, seed: int, out: Path, device: str) -> reproduce.Task:
         """Return one run."""
-        values: dict[str, Any] = experiments.settings_of(self.table, self.rows[row], self.column, "paper")
+        values: dict[str, Any] = paper_tables.settings_of(self.table, self.rows[row], self.column, "paper")
         for settings in self.settings:
             for name, value in settings.items():
                 values[name] = {**values.get(name, {}), **value} if isinstance(value, dict) else value
@@ -58,7 +59,7 @@ def studies(file: Path) -> tuple[dict[str, Study], list[tuple[str, str, int]]]:
     plan = read_yaml(file, "plan")
     found = {}
     for name, parts in plan["studies"].items():
-        table = experiments.load(parts["table"])
+        table = paper_tables.load(parts["table"])
         rows = {row.label: row for row in table.rows}
         rows |= {label: Row(label, settings, {"method": label}) for label, settings in plan["ours"].items()}
         column = next(column for column in table.columns if column.label == parts["column"])
@@ -95,7 +96,7 @@ def lines(study: Study, wanted: dict[str, list[reproduce.Task]]) -> Iterator[str
             spread = f" ± {stdev(values):.{digits}f}" if len(values) > 1 else ""
             printed = None
             if paper and study.published:
-                printed = experiments.paper_value(study.table, study.rows[row], study.column, paper)  # noqa: B023
+                printed = paper_tables.paper_value(study.table, study.rows[row], study.column, paper)  # noqa: B023
             shown = f"{mean(values):.{digits}f}{spread}" if values else "–"
             return shown if printed is None else f"{shown} [{printed:g}]"
 
@@ -164,7 +165,7 @@ def _measured(study: Study, row: str, tasks: Sequence[reproduce.Task]) -> Point 
 
 def _printed(study: Study, row: str, tasks: Sequence[reproduce.Task]) -> Point | None:
     of = (study.table, study.rows[row], study.column)
-    val, test, clusters = (experiments.paper_value(*of, key) for key in ("val", "test", "clusters"))
+    val, test, clusters = (paper_tables.paper_value(*of, key) for key in ("val", "test", "clusters"))
     return None if val is None or test is None or clusters is None else (val, test, clusters)
 
 

@@ -13,8 +13,8 @@ from torch import Tensor
 from torch.nn.functional import interpolate
 
 from hcfl.config import from_flat
-from hcfl.ensemble import embed
-from hcfl.experiment import prepare
+from hcfl.models.ensemble import embed
+from hcfl.runs.prepare import prepare
 from hcfl.tiers import ConflictDistance, Participants, SplitOnContradiction
 from hcfl.tiers.adaptation import complete_linkage_halves, principal_halves
 from hcfl.tiers.conflict import Directions, dissents

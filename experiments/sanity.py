@@ -18,19 +18,18 @@ import torch
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
-from hcfl import rounds
-from hcfl.cli_settings import add_settings, config_of
+from hcfl.cli.settings import add_settings, config_of
 from hcfl.config import Config
+from hcfl.core import rounds
+from hcfl.core.evaluation import meet_newcomers
+from hcfl.core.record import Record
+from hcfl.core.state import RunState
 from hcfl.data import Federation, build
-from hcfl.ensemble import Ensemble, embed
-from hcfl.evaluation import meet_newcomers
-from hcfl.experiment import prepare
-from hcfl.inputs import Scaled
-from hcfl.playing import Prepared
-from hcfl.precision import matrix_products
-from hcfl.rounds import Record
-from hcfl.state import RunState
-from hcfl.threads import threads
+from hcfl.models.ensemble import Ensemble, embed
+from hcfl.models.inputs import Scaled
+from hcfl.models.precision import matrix_products, threads
+from hcfl.runs.loop import Prepared
+from hcfl.runs.prepare import prepare
 from hcfl.tiers.weighting import one_hot
 
 FIRST_BATCH = 128

@@ -5,13 +5,13 @@ from dataclasses import replace
 import numpy as np
 from torch.testing import assert_close
 
-from hcfl import rounds
+from hcfl.core import rounds
+from hcfl.core.setting import Setting
+from hcfl.core.sgd import LocalSGD
 from hcfl.engines import Sequential
-from hcfl.ensemble import initialise
 from hcfl.models import MODELS
-from hcfl.rounds import Setting
+from hcfl.models.ensemble import initialise
 from hcfl.tiers import Assigned
-from hcfl.training import LocalSGD
 
 
 def blobs(classes: int = 4, per_class: int = 120, features: int = 8, seed: int = 0):

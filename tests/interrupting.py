@@ -7,8 +7,9 @@ import sys
 import time
 from pathlib import Path
 
-from hcfl import checkpoint, run_folder
 from hcfl.cli import main
+from hcfl.runs import checkpoint
+from hcfl.runs import folder as run_folder
 
 CHANGING = {
     "method": "hcfl+(fedrc)",

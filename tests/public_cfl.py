@@ -7,10 +7,10 @@ import numpy as np
 import torch
 from sklearn.cluster import AgglomerativeClustering
 
-from hcfl import server
-from hcfl.aggregation import own_parameters
-from hcfl.ensemble import Ensemble
+from hcfl.core import server
+from hcfl.core.aggregation import own_parameters
 from hcfl.methods import build
+from hcfl.models.ensemble import Ensemble
 
 
 @dataclass(frozen=True)

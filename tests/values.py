@@ -8,7 +8,7 @@ import torch
 from hypothesis import strategies as st
 from torch import Tensor
 
-from hcfl.clusters import Change, Merge, Move, Removal, Split
+from hcfl.core.cluster_log import Change, Merge, Move, Removal, Split
 from hcfl.tiers import Weights
 from hcfl.tiers.gaussians import Moments
 

@@ -7,11 +7,12 @@ import torch
 from torch import nn
 from workload import LEARNING_RATE, MOMENTUM, WEIGHT_DECAY, arguments, load, network, report
 
-from hcfl import Federation, rounds
+from hcfl import Federation
 from hcfl.config import from_flat
-from hcfl.ensemble import forward
-from hcfl.experiment import prepare
+from hcfl.core import rounds
 from hcfl.models import Pair, cnn, mlp
+from hcfl.models.ensemble import forward
+from hcfl.runs.prepare import prepare
 
 
 def same_start(model: str, shape: tuple[int, ...], classes: int) -> Pair:

@@ -20,18 +20,19 @@ import torch
 from reference import After, Loop, Problem
 from torch import Tensor, nn
 
-from hcfl import rng, rounds
+from hcfl import rng
 from hcfl.config import from_flat
+from hcfl.core import rounds
+from hcfl.core.setting import Setting
+from hcfl.core.sgd import shuffle
 from hcfl.data import Federation, build
-from hcfl.ensemble import Ensemble
-from hcfl.experiment import prepare
-from hcfl.inputs import Scaling
 from hcfl.models import Network
-from hcfl.owners import Owners
-from hcfl.playing import Prepared
-from hcfl.rounds import Setting
-from hcfl.threads import threads
-from hcfl.training import shuffle
+from hcfl.models.ensemble import Ensemble
+from hcfl.models.inputs import Scaling
+from hcfl.models.precision import threads
+from hcfl.runs.loop import Prepared
+from hcfl.runs.prepare import prepare
+from hcfl.tiers.client_segments import Owners
 
 
 @dataclass(frozen=True)

@@ -11,31 +11,30 @@ from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from hcfl.comparison import compare
     from hcfl.config import Config
     from hcfl.data import Federation
     from hcfl.errors import InputError
-    from hcfl.experiment import run
-    from hcfl.export import load_model
-    from hcfl.loading import load
-    from hcfl.method import Method
-    from hcfl.methods import METHODS
-    from hcfl.result import Run
+    from hcfl.launch import run
+    from hcfl.methods import METHODS, Method
+    from hcfl.runs.load import load
+    from hcfl.runs.run import Run
+    from hcfl.serving.export import load_model
+    from hcfl.studies.comparison import compare
 
 __version__ = version("hcfl")
 __all__ = ["METHODS", "Config", "Federation", "InputError", "Method", "Run", "compare", "load", "load_model", "run"]
 
 _HOMES = {
-    "Config": "hcfl.config",
+    "Config": "hcfl.config.schema",
     "Federation": "hcfl.data",
     "InputError": "hcfl.errors",
-    "METHODS": "hcfl.methods",
-    "Method": "hcfl.method",
-    "Run": "hcfl.result",
-    "compare": "hcfl.comparison",
-    "load": "hcfl.loading",
-    "load_model": "hcfl.export",
-    "run": "hcfl.experiment",
+    "METHODS": "hcfl.methods.registry",
+    "Method": "hcfl.methods.method",
+    "Run": "hcfl.runs.run",
+    "compare": "hcfl.studies.comparison",
+    "load": "hcfl.runs.load",
+    "load_model": "hcfl.serving.export",
+    "run": "hcfl.launch",
 }
 
 

@@ -6,10 +6,10 @@ import torch
 
 from hcfl.config import Config, DataConfig
 from hcfl.data import Federation, build
-from hcfl.data.build import train_and_val
+from hcfl.data.assemble import train_and_val
 from hcfl.errors import InputError
 from hcfl.report.tables import federation_table
-from hcfl.summary import describe_partition
+from hcfl.runs.tables import describe_partition
 from helpers import blobs
 
 

@@ -2,8 +2,8 @@
 
 from torch.testing import assert_close
 
-from hcfl import run_folder
-from hcfl.checkpoint import load
+from hcfl.runs import folder as run_folder
+from hcfl.runs.checkpoint import load
 
 
 def same_run(one, two):

@@ -11,16 +11,19 @@ from flwr.app import ArrayRecord, ConfigRecord, Error, Message, RecordDict
 from flwr.supercore.task_identity import TaskIdentity
 from same import same_run
 
-from hcfl import checkpoint, run_folder
 from hcfl.config import from_flat
 from hcfl.engines import Sequential
-from hcfl.ensemble import Ensemble
+from hcfl.engines.flower import records
+from hcfl.engines.flower.messages import Reply, Task
 from hcfl.errors import InputError
-from hcfl.experiment import execute, prepare
-from hcfl.flower import records, server_app
-from hcfl.flower.messages import Reply, Task
+from hcfl.flower import server_app
 from hcfl.flower.run_settings import read
+from hcfl.launch import execute
 from hcfl.methods import METHODS
+from hcfl.models.ensemble import Ensemble
+from hcfl.runs import checkpoint
+from hcfl.runs import folder as run_folder
+from hcfl.runs.prepare import prepare
 from hcfl.tiers import Prototypes
 
 SMALL = {"data": "digits", "clients": 6, "beta": 0.9, "concepts": 2, "rounds": 4, "participation": 0.7, "epochs": 1}

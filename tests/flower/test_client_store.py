@@ -5,11 +5,11 @@ from dataclasses import replace
 import pytest
 import torch
 
-from hcfl import state_file
-from hcfl.ensemble import Ensemble
+from hcfl.core.state import ClientState
 from hcfl.errors import InputError
 from hcfl.flower.client_store import ClientStore, StateLostError
-from hcfl.state import ClientState
+from hcfl.models.ensemble import Ensemble
+from hcfl.runs import state_file
 from hcfl.tiers import Weights
 from values import same
 

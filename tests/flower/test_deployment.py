@@ -13,10 +13,11 @@ from processes import Processes, descendants, free_ports, kill, processes_named,
 from same import same_run
 from sklearn.datasets import load_digits
 
-from hcfl import run_folder
 from hcfl.config import from_flat
-from hcfl.experiment import execute, prepare
 from hcfl.flower import deploy, keys
+from hcfl.launch import execute
+from hcfl.runs import folder as run_folder
+from hcfl.runs.prepare import prepare
 
 pytestmark = pytest.mark.slow
 

@@ -9,7 +9,7 @@ from fake_grid import _a_run  # noqa: F401
 from flwr.app import Context, Message, RecordDict
 
 from hcfl.config import PrivacyConfig
-from hcfl.flower import dp
+from hcfl.engines.flower import dp
 from hcfl.methods import build
 from hcfl.privacy.noise import bound, deviation
 from hcfl.privacy.sums import in_units

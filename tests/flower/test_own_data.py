@@ -8,12 +8,13 @@ from fake_grid import FakeGrid, _a_run  # noqa: F401
 from same import same_run
 from sklearn.datasets import load_digits
 
-from hcfl import run_folder
 from hcfl.config import from_flat
 from hcfl.errors import InputError
-from hcfl.experiment import execute, prepare
 from hcfl.flower import client_app, server_app
 from hcfl.flower.run_settings import read
+from hcfl.launch import execute
+from hcfl.runs import folder as run_folder
+from hcfl.runs.prepare import prepare
 
 NAMES = ("north", "south", "west")
 SETTINGS = {"method": "hcfl+(fedrc)", "rounds": 4, "rho": 0.1, "batch": 16, "epochs": 1, "model": "mlp"}

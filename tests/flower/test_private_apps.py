@@ -10,15 +10,17 @@ from flwr.app import Error, Message
 from test_own_data import NAMES, grid_of, write
 from torch.testing import assert_close
 
-from hcfl import checkpoint, run_folder
 from hcfl.config import from_flat
+from hcfl.engines.flower import records
+from hcfl.engines.flower.messages import Introduction
+from hcfl.engines.flower.secagg import PublicKeys, Revealed
+from hcfl.engines.flower.sum_messages import Shares, Upload, joined
 from hcfl.errors import InputError
-from hcfl.flower import records, server_app
+from hcfl.flower import server_app
 from hcfl.flower.client_store import ClientStore
-from hcfl.flower.messages import Introduction
 from hcfl.flower.run_settings import read
-from hcfl.flower.secagg import PublicKeys, Revealed
-from hcfl.flower.sum_messages import Shares, Upload, joined
+from hcfl.runs import checkpoint
+from hcfl.runs import folder as run_folder
 
 SMALL = {"data": "digits", "clients": 6, "beta": 0.9, "concepts": 2, "rounds": 2, "epochs": 1, "engine": "flower"}
 TYPES = ("query.keys", "query.shares", "train.sealed", "query.reveal")
@@ -128,8 +130,8 @@ def test_a_sum_of_two_is_refused(tmp_path):
 
 def test_an_upload_without_masks_is_not_to_be_had_from_clients(tmp_path, monkeypatch):
     """Not even by a server that asks for it as if noise were enough."""
-    monkeypatch.setattr("hcfl.flower.private_engine.secagg.FEWEST", 1)
-    from hcfl.flower.private_engine import Private
+    monkeypatch.setattr("hcfl.engines.flower.private_engine.secagg.FEWEST", 1)
+    from hcfl.engines.flower.private_engine import Private
 
     def plainly(self, tasks, here, needed, round_, seed):
         uploads, failed, _ = self._uploads(tasks, tasks, here, "train", torch.float32)

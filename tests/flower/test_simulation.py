@@ -9,14 +9,16 @@ from processes import wait_for
 from same import same_run
 from torch.testing import assert_close
 
-from hcfl import flower, run_folder
-from hcfl.checkpoint import load
+from hcfl import flower
 from hcfl.cli import main
 from hcfl.config import from_flat
 from hcfl.errors import InputError
-from hcfl.experiment import execute, prepare
 from hcfl.flower import simulation
 from hcfl.flower.client_store import ClientStore
+from hcfl.launch import execute
+from hcfl.runs import folder as run_folder
+from hcfl.runs.checkpoint import load
+from hcfl.runs.prepare import prepare
 
 METHODS = ("fedavg", "fedem", "cfl", "stocfl", "hcfl+(fedrc)")
 PRIVATE = (("fedavg", "secagg"), ("fedrc", "secagg"), ("fedrc", "local-dp"), ("fedavg", "central-dp"))

@@ -6,8 +6,7 @@ from typing import get_args
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
-from hcfl import compose
-from hcfl.methods import METHODS
+from hcfl.methods import METHODS, choices
 from hcfl.models import MODELS
 
 FULL = os.environ.get("HYPOTHESIS_PROFILE") == "full"
@@ -31,7 +30,7 @@ numbers = st.one_of(
     st.sampled_from([0, -1, 2**31, 2**63, 2**64, 10**400, 1e308, -0.0]),
 )
 
-CHOICES = [name for tier in compose.CHOICES for name in compose.names(tier)]
+CHOICES = [name for tier in choices.CHOICES for name in choices.names(tier)]
 WORDS = [*METHODS, *MODELS, *CHOICES, "auto", "none", "custom", "digits", "cpu", "cuda", "meta", "x.npz", "x.yaml", "~"]
 
 texts = st.one_of(

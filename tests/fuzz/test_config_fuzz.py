@@ -10,7 +10,7 @@ from junk import FULL, drawn, few, junk, values_for, words_of
 
 from hcfl.config import Config, field_at, flat_fields, from_flat
 from hcfl.errors import InputError
-from hcfl.experiment import prepare
+from hcfl.runs.prepare import prepare
 from helpers import blobs
 
 FIELDS = sorted(flat_fields())

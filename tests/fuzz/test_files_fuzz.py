@@ -18,13 +18,14 @@ from PIL import Image
 from safetensors.torch import save_file
 
 import hcfl
-from hcfl import checkpoint, run_folder, seal
 from hcfl.config import Config
+from hcfl.data.readers import idx, images, parquet
 from hcfl.data.sources import read_npz
 from hcfl.errors import InputError
-from hcfl.files import idx, images, parquet
 from hcfl.models.pretrained import _file
 from hcfl.report import page
+from hcfl.runs import checkpoint, checksum
+from hcfl.runs import folder as run_folder
 from helpers import blobs
 
 
@@ -171,7 +172,7 @@ def test_a_state_whose_tree_says_something_else(name, run, tmp_path):
     def try_it(data):
         save_file(stored, path, metadata={"hcfl": json.dumps(data.draw(altered(tree)))})
         with contextlib.suppress(AssertionError):  # without a place for the checksum there is none
-            seal.close(path)
+            checksum.close(path)
         look(tmp_path / "run")
 
     try_it()

@@ -13,8 +13,8 @@ from torch.testing import assert_close
 
 import hcfl
 from hcfl.data import Federation
-from hcfl.ensemble import stack
 from hcfl.models import IMAGE_NETWORKS, MODELS, Network, check_pair, parameters_of, write_out
+from hcfl.models.ensemble import stack
 from hcfl.models.layers import Convolution
 
 NAMES = list(IMAGE_NETWORKS)

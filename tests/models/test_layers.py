@@ -7,8 +7,8 @@ from torch.func import functional_call, vmap
 from torch.nn.functional import conv2d, pad
 from torch.testing import assert_close
 
-from hcfl.ensemble import stack
 from hcfl.models import parameters_of
+from hcfl.models.ensemble import stack
 from hcfl.models.layers import BatchNorm, Convolution, GroupNorm, window, write_out
 
 FORMS = {"kernels": lambda layer: layer, "written out": write_out}

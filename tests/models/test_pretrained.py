@@ -14,10 +14,10 @@ from torch.testing import assert_close
 
 import hcfl
 from hcfl.config import ModelConfig
-from hcfl.ensemble import initialise
 from hcfl.errors import InputError
-from hcfl.experiment import model_builder
 from hcfl.models import IMAGE_NETWORKS, pretrained
+from hcfl.models.ensemble import initialise
+from hcfl.runs.prepare import model_builder
 
 NAMES = list(IMAGE_NETWORKS)
 RGB = (28, 28, 3)

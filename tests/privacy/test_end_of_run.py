@@ -2,10 +2,10 @@
 
 import pytest
 
-from hcfl import run_folder
 from hcfl.config import from_flat
-from hcfl.experiment import prepare
-from hcfl.playing import play_on
+from hcfl.runs import folder as run_folder
+from hcfl.runs.loop import play_on
+from hcfl.runs.prepare import prepare
 
 
 @pytest.mark.parametrize("mode", ["none", "secagg"])

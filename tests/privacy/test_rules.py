@@ -6,9 +6,9 @@ import pytest
 
 from hcfl.config import Config, from_flat
 from hcfl.errors import InputError
-from hcfl.experiment import method_of, prepare
 from hcfl.methods import METHODS, build
 from hcfl.privacy.rules import OPTIONS, mass_is_public, refusal, settled, table
+from hcfl.runs.prepare import method_of, prepare
 
 ROOT = Path(__file__).parents[2]
 MODES = ("local-dp", "central-dp", "secagg")

@@ -4,8 +4,8 @@ import pytest
 import torch
 from torch.testing import assert_close
 
-from hcfl import server
-from hcfl.aggregation import aggregate
+from hcfl.core import server
+from hcfl.core.aggregation import aggregate
 from hcfl.methods import build
 from hcfl.privacy.sums import SHARES, averaged, once, summands
 from helpers import setting, start
@@ -49,9 +49,9 @@ def test_the_server_concludes_the_same_from_sums(skewed, name):
 
 
 def test_with_a_shared_extractor_too(skewed):
-    from hcfl import compose
+    from hcfl.methods import choices
 
-    method = compose.override(build("hcfl+(fedrc)", clusters=3), adaptation="fixed", distance="none")
+    method = choices.override(build("hcfl+(fedrc)", clusters=3), adaptation="fixed", distance="none")
     state, _, everybody, single = parts_of(skewed, method)
     sums = total([summands(state.ensemble, update) for update in single])
     together = averaged(state.ensemble, sums, CLIENTS, state.weights, sealed=7)

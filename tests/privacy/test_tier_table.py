@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from hcfl.compositions import PART
+from hcfl.methods.compositions import PART
 from hcfl.privacy.tier_table import SENT, table
 
 PAGE = Path(__file__).parents[2] / "docs" / "privacy.md"

@@ -9,9 +9,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch.testing import assert_close
 
-from hcfl import rng, server
-from hcfl.admission import only
+from hcfl import rng
 from hcfl.config import PrivacyConfig
+from hcfl.core import server
+from hcfl.core.admission import only
 from hcfl.methods import build
 from hcfl.privacy.uploads import hidden, said, together
 from hcfl.tiers import Prototypes

@@ -12,9 +12,7 @@ from hypothesis import strategies as st
 from report_pages import data_of
 
 import hcfl
-from hcfl import run_folder
 from hcfl.cli import main
-from hcfl.client_tables import class_rows
 from hcfl.config import from_flat
 from hcfl.data import Federation
 from hcfl.errors import InputError
@@ -22,6 +20,8 @@ from hcfl.report import page
 from hcfl.report.page import matrices
 from hcfl.report.page.compose import embedded
 from hcfl.report.page.reading import rule_of
+from hcfl.runs import folder as run_folder
+from hcfl.runs.tables import class_rows
 from helpers import blobs
 
 

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch.testing import assert_close
 
-from hcfl.clusters import FIRST, LEAN, OUTSIDE, SECOND, split_weights
+from hcfl.core.cluster_log import FIRST, LEAN, OUTSIDE, SECOND, split_weights
 from hcfl.errors import InputError
 from hcfl.tiers import ConflictDistance, Decision, Participants, Prototypes, SplitOnContradiction
 from hcfl.tiers.adaptation import principal_halves

@@ -9,7 +9,6 @@ from hypothesis import strategies as st
 from torch.testing import assert_close
 
 from hcfl.errors import InputError
-from hcfl.owners import Owners
 from hcfl.tiers import (
     FeatureNormDistance,
     ParameterDistance,
@@ -20,6 +19,7 @@ from hcfl.tiers import (
     Signs,
     UpdateCosine,
 )
+from hcfl.tiers.client_segments import Owners
 from hcfl.tiers.distance import class_distance, cosine_distance, mean_feature_distance, prototypes, without_shared_class
 
 HALF = math.sqrt(0.5)

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch.testing import assert_close
 
-from hcfl.owners import Owners
+from hcfl.tiers.client_segments import Owners
 from hcfl.tiers.formulation import Conditional, Correlation, class_counts, class_shares, objective
 
 LOG_PROB = torch.tensor([[0.5, 0.25], [0.1, 0.8]]).log()

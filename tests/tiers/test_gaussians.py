@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch.testing import assert_close
 
-from hcfl.owners import Owners
 from hcfl.tiers import Joint, SoftEM, Weights
+from hcfl.tiers.client_segments import Owners
 from hcfl.tiers.formulation import objective
 from hcfl.tiers.gaussians import (
     Gaussians,

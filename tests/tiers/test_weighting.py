@@ -9,7 +9,6 @@ from hypothesis import strategies as st
 from torch.testing import assert_close
 
 from hcfl.errors import InputError
-from hcfl.owners import Owners
 from hcfl.tiers import (
     Assigned,
     ByLabelDistribution,
@@ -24,6 +23,7 @@ from hcfl.tiers import (
     SoftEM,
     Weights,
 )
+from hcfl.tiers.client_segments import Owners
 from hcfl.tiers.formulation import objective
 from hcfl.tiers.weighting import hellinger, one_hot, uniform
 

@@ -1,6 +1,6 @@
 """Sources, partition, shifts, and the federation they make."""
 
-from hcfl.data.build import build
+from hcfl.data.assemble import build
 from hcfl.data.federation import Federation, Newcomer, Truth
 
 __all__ = ["Federation", "Newcomer", "Truth", "build"]

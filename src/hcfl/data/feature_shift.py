@@ -12,9 +12,9 @@ from numpy.typing import NDArray
 from hcfl import rng
 from hcfl.data import corruptions
 from hcfl.data.corruptions.table import SMALLEST
+from hcfl.data.readers import cache
+from hcfl.data.readers.parallel import each
 from hcfl.errors import InputError
-from hcfl.files import cache
-from hcfl.files.workers import each
 
 ORIGINAL = "original"
 """The name of no corruption."""

@@ -13,9 +13,9 @@ from torch import Tensor
 
 from hcfl.config import DataConfig
 from hcfl.data.feature_shift import Corruption
-from hcfl.inputs import Scaled, Scaling
-from hcfl.owners import Owners
-from hcfl.training import LocalData
+from hcfl.data.local_data import LocalData
+from hcfl.models.inputs import Scaled, Scaling
+from hcfl.tiers.client_segments import Owners
 
 VISIBLE_SHARE = 0.15
 """A client is *affected* when at least this share of its samples carries a class that concepts relabel."""
@@ -93,7 +93,7 @@ class Federation:
         With `client` (one id per sample) the federation is the natural one. Without, samples are dealt to simulated
         clients by `settings`, which are the fields of the configuration's `data` section (clients, alpha, beta, …).
         """
-        from hcfl.data.build import from_arrays  # build.py makes federations, so it cannot be imported above
+        from hcfl.data.assemble import from_arrays  # build.py makes federations, so it cannot be imported above
 
         return from_arrays(x, y, client, concept, test, name, seed, settings)
 

@@ -5,9 +5,9 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from hcfl.config import DataConfig
+from hcfl.data.readers import cache, hub
+from hcfl.data.readers.paths import is_folder
 from hcfl.errors import InputError
-from hcfl.files import cache, hub
-from hcfl.files.there import is_folder
 
 HUB = {
     "cifar10": "uoft-cs/cifar10",

@@ -9,7 +9,7 @@ import torch
 
 from hcfl.config import DataConfig
 from hcfl.data.federation import Federation, Truth
-from hcfl.inputs import Scaling
+from hcfl.models.inputs import Scaling
 
 Name = bool | int | str
 """What clients and concepts can be called."""

@@ -11,8 +11,8 @@ from numpy.typing import NDArray
 
 from hcfl.config import DataConfig
 from hcfl.data import locate
+from hcfl.data.readers import cache, idx, image_folder, npz, parquet
 from hcfl.errors import InputError
-from hcfl.files import cache, idx, image_folder, npz, parquet
 
 Kind = Literal["image", "series", "vector"]
 

@@ -3,12 +3,12 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from hcfl.core.local_plan import Job, Trained, train
+from hcfl.core.setting import Setting
+from hcfl.core.state import Broadcast, ClientState, Update
+from hcfl.engines.batched_training import train_together
 from hcfl.engines.stacked import one_by_one, stacked
-from hcfl.engines.together import train_together
-from hcfl.local import Job, Trained, train
 from hcfl.models import Network
-from hcfl.rounds import Setting
-from hcfl.state import Broadcast, ClientState, Update
 
 
 @dataclass(frozen=True)

@@ -3,8 +3,8 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from hcfl.rounds import Setting
-from hcfl.state import Broadcast, ClientState, Update
+from hcfl.core.setting import Setting
+from hcfl.core.state import Broadcast, ClientState, Update
 
 
 @dataclass(frozen=True)

@@ -10,25 +10,25 @@ import torch
 from flwr.app import Context, Message
 from flwr.clientapp import ClientApp
 
-from hcfl.client import catch_up, take_part
 from hcfl.config import Config, PrivacyConfig
-from hcfl.ensemble import Ensemble, class_log_probs, embed
+from hcfl.core.client import catch_up, take_part
+from hcfl.core.evaluation import mixture
+from hcfl.core.setting import Setting
+from hcfl.core.state import Broadcast, ClientState, Update
+from hcfl.engines.flower import dp, records, secagg_client
+from hcfl.engines.flower.messages import Common, Question, Reply, Task, broadcast_of
+from hcfl.engines.flower.sum_messages import DIVERGED, FAILED, AskKeys, AskReveal, AskShares, SealedTask, Upload
 from hcfl.errors import InputError
-from hcfl.evaluation import mixture
-from hcfl.experiment import prepare
-from hcfl.flower import dp, records, secagg_client
 from hcfl.flower.client_data import Mine, held_by, introduce
 from hcfl.flower.client_store import ClientStore, StateLostError
-from hcfl.flower.messages import Common, Question, Reply, Task, broadcast_of
-from hcfl.flower.sum_messages import DIVERGED, FAILED, AskKeys, AskReveal, AskShares, SealedTask, Upload
-from hcfl.inputs import Scaled
-from hcfl.method import Method
-from hcfl.owners import Owners
+from hcfl.methods import Method
+from hcfl.models.ensemble import Ensemble, class_log_probs, embed
+from hcfl.models.inputs import Scaled
+from hcfl.models.precision import threads
 from hcfl.privacy.rules import NOISED
 from hcfl.privacy.sums import Parts, once, summands
-from hcfl.rounds import Setting
-from hcfl.state import Broadcast, ClientState, Update
-from hcfl.threads import threads
+from hcfl.runs.prepare import prepare
+from hcfl.tiers.client_segments import Owners
 from hcfl.tiers.gaussians import mixture_log_density
 
 app = ClientApp()

@@ -11,11 +11,11 @@ from torch import Tensor
 
 from hcfl.config import Config, DataConfig
 from hcfl.data import Federation, build
-from hcfl.data.build import train_and_val
+from hcfl.data.assemble import train_and_val
 from hcfl.data.sources import read
+from hcfl.engines.flower.messages import Common, Introduction, Question
 from hcfl.errors import InputError
-from hcfl.flower.messages import Common, Introduction, Question
-from hcfl.inputs import Scaling
+from hcfl.models.inputs import Scaling
 
 PARTITION = "partition-id"
 """Flower's name for the number of a simulated client."""

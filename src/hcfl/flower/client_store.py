@@ -12,10 +12,10 @@ from urllib.parse import quote
 
 from torch import Tensor
 
-from hcfl import state_file
-from hcfl.ensemble import Ensemble
+from hcfl.core.state import ClientState
 from hcfl.errors import InputError
-from hcfl.state import ClientState
+from hcfl.models.ensemble import Ensemble
+from hcfl.runs import state_file
 
 FORMAT = 2
 """Version of the layout; another one is refused."""

@@ -5,12 +5,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from hcfl import run_folder
 from hcfl.config import Config, from_flat
+from hcfl.engines.flower.engine import Patience
 from hcfl.errors import InputError
-from hcfl.experiment import RUNS
 from hcfl.flower.client_data import Public
-from hcfl.flower.engine import Patience
+from hcfl.runs import folder as run_folder
+from hcfl.runs.folder import RUNS
 
 OWN = (
     *("experiment", "settings", "names", "out", "resume", "problem-file", "quorum", "timeout", "wait"),

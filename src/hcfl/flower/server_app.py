@@ -12,20 +12,23 @@ from uuid import uuid4
 from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
 
-from hcfl import flat, run_folder, server, whole_file
+from hcfl.core import serialization, server
+from hcfl.core.record import Record
+from hcfl.core.setting import Engine
 from hcfl.data import Federation
+from hcfl.engines.flower.directory import Directory
+from hcfl.engines.flower.engine import Patience, Remote
+from hcfl.engines.flower.messages import Common, Question
+from hcfl.engines.flower.private_engine import Private
 from hcfl.errors import InputError
-from hcfl.experiment import prepare
 from hcfl.flower.client_data import Agreement, agree
-from hcfl.flower.directory import Directory
-from hcfl.flower.engine import Patience, Remote
-from hcfl.flower.messages import Common, Question
-from hcfl.flower.private_engine import Private
 from hcfl.flower.run_settings import RunSettings, read
-from hcfl.playing import Prepared, play_on
-from hcfl.reopening import held, reopen
-from hcfl.rounds import Engine, Record
-from hcfl.saving import saving
+from hcfl.runs import atomic_file
+from hcfl.runs import folder as run_folder
+from hcfl.runs.loop import Prepared, play_on
+from hcfl.runs.prepare import prepare
+from hcfl.runs.restore import held, reopen
+from hcfl.runs.save import saving
 
 AGREEMENT = "agreement.json"
 """What the clients of a run agreed on, and the name they know it by; to go on, they need the same again."""
@@ -149,12 +152,12 @@ def _say(federation: Federation, record: Record) -> None:
 
 
 def _write(out: Path, agreement: Agreement) -> None:
-    tree, _ = flat.flatten(agreement)
-    whole_file.write_text(out / AGREEMENT, json.dumps(tree, indent=1))
+    tree, _ = serialization.flatten(agreement)
+    atomic_file.write_text(out / AGREEMENT, json.dumps(tree, indent=1))
 
 
 def _read(out: Path) -> Agreement:
     try:
-        return flat.restore(Agreement, json.loads((out / AGREEMENT).read_text(encoding="utf-8")), {})
+        return serialization.restore(Agreement, json.loads((out / AGREEMENT).read_text(encoding="utf-8")), {})
     except (OSError, ValueError) as error:
         raise InputError(f"out = {str(out)!r}: {AGREEMENT} cannot be read ({error})") from None

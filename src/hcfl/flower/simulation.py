@@ -16,11 +16,13 @@ from urllib.request import urlopen
 
 import tomli_w
 
-from hcfl import checkpoint, run_folder
+from hcfl.core.record import Record
 from hcfl.errors import InputError
 from hcfl.flower import deploy
-from hcfl.playing import OnRound, Prepared, Run
-from hcfl.rounds import Record
+from hcfl.runs import checkpoint
+from hcfl.runs import folder as run_folder
+from hcfl.runs.loop import OnRound, Prepared
+from hcfl.runs.run import Run
 
 QUIET = {
     "FLWR_TELEMETRY_ENABLED": "0",

@@ -2,16 +2,15 @@
 
 from torch import Tensor
 
-from hcfl.averages import Mean
 from hcfl.config import Config, Mode
 from hcfl.errors import InputError
-from hcfl.local import ClusterModels
-from hcfl.method import Method
-from hcfl.methods import METHODS
+from hcfl.methods import METHODS, Method
+from hcfl.methods.local_models import ClusterModels
+from hcfl.methods.robust_means import Mean
 from hcfl.models import Network
 from hcfl.privacy.sums import SHARES, Parts
 from hcfl.tiers import Assigned, Single
-from hcfl.tiers.distance import Evidence
+from hcfl.tiers.participants import Evidence
 
 OPTIONS: dict[Mode, dict[str, float]] = {
     "none": {},

@@ -1,7 +1,7 @@
 """A client's part of the sums that the server needs, and averages from the sums: the server needs no single update.
 
 Cluster k's new model is θ_k + Σ_i m_ik·(θ_i − θ_k) / Σ_i m_ik, so clients give m_ik·(θ_i − θ_k) and m_ik; a shared
-extractor likewise with N_i. With all participants' summands, the averages are those of `hcfl.aggregation`.
+extractor likewise with N_i. With all participants' summands, the averages are those of `hcfl.core.aggregation`.
 """
 
 from collections.abc import Mapping
@@ -10,9 +10,9 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from hcfl.ensemble import Ensemble, mix
+from hcfl.core.state import Update
 from hcfl.models import Params
-from hcfl.state import Update
+from hcfl.models.ensemble import Ensemble, mix
 from hcfl.tiers.gaussians import Moments
 
 Parts = Mapping[str, Tensor]

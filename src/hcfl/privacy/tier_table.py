@@ -4,10 +4,11 @@ from collections.abc import Iterator
 from functools import cache
 from itertools import product
 
-from hcfl.compose import CHOICES
-from hcfl.compositions import PART, Unchecked
 from hcfl.config import Mode
-from hcfl.method import Method, conflicts
+from hcfl.methods import Method
+from hcfl.methods.choices import CHOICES
+from hcfl.methods.compositions import PART, Unchecked
+from hcfl.methods.method import conflicts
 from hcfl.privacy.rules import OPTIONS, refusal
 
 SENT: dict[str, dict[str, str]] = {

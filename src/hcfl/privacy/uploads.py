@@ -13,14 +13,14 @@ import torch
 from torch import Generator, Tensor
 from torch.nn.functional import normalize
 
-from hcfl.client import placed
 from hcfl.config import PrivacyConfig
-from hcfl.ensemble import Ensemble, mix
-from hcfl.method import Method
+from hcfl.core.client import placed
+from hcfl.core.state import Broadcast, Update
+from hcfl.methods import Method
+from hcfl.models.ensemble import Ensemble, mix
 from hcfl.privacy.noise import multiplier
 from hcfl.privacy.sums import MODELS
 from hcfl.privacy.vectors import clipped, noised
-from hcfl.state import Broadcast, Update
 from hcfl.tiers import ConflictDistance, PrototypeDistance, Prototypes
 from hcfl.tiers.weighting import one_hot
 

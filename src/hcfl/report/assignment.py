@@ -4,8 +4,8 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
-from hcfl.newcomers import Assignment
-from hcfl.report.progress import percent
+from hcfl.runs.progress import percent
+from hcfl.serving.newcomers import Assignment
 
 EVIDENCE = {
     "labels": "mean log-likelihood",

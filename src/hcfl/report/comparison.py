@@ -10,13 +10,15 @@ from rich.console import Console
 from rich.live import Live
 from rich.table import Table
 
-from hcfl import comparison, interruption, run_folder
-from hcfl.comparison import COLUMNS, OUT, Cell, Comparison, Line, Point
 from hcfl.config import Config
 from hcfl.errors import InputError
 from hcfl.report import page, plots
-from hcfl.report.progress import percent
-from hcfl.tasks import Task
+from hcfl.runs import folder as run_folder
+from hcfl.runs import interrupt
+from hcfl.runs.progress import percent
+from hcfl.studies import comparison
+from hcfl.studies.comparison import COLUMNS, OUT, Cell, Comparison, Line, Point
+from hcfl.studies.jobs import Task
 
 WIDEST = 200
 """Characters: a wide table is better than one that cuts names short."""
@@ -38,7 +40,7 @@ def show(
     tasks = [task for cell in cells for task in cell.tasks]
     waiting = sum(not task.done for task in tasks)
     console.print(f"Runs: {len(tasks)}, {waiting} of them still to do, in {out}", highlight=False, soft_wrap=True)
-    with _progress(head, cells, console) as on_done, interruption.of_many_runs():
+    with _progress(head, cells, console) as on_done, interrupt.of_many_runs():
         found = comparison.finished(cells, workers, on_done)
     table = result_table(head, found.lines)
     text = _text(table)

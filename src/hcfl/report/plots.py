@@ -15,7 +15,7 @@ from matplotlib.ticker import MaxNLocator
 
 from hcfl.data import Federation
 from hcfl.errors import InputError
-from hcfl.playing import Run
+from hcfl.runs.run import Run
 
 CONCEPT_COLOURS = ("#4477aa", "#ee6677", "#228833", "#ccbb44", "#66ccee", "#aa3377", "#bbbbbb")
 """Tol's bright palette: told apart by colour-blind readers too."""

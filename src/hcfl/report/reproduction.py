@@ -10,8 +10,9 @@ from rich import box
 from rich.console import Console
 from rich.table import Table as Shown
 
-from hcfl import experiments, interruption, reproduce
-from hcfl.experiments import Scale
+from hcfl.runs import interrupt
+from hcfl.studies import paper_tables, reproduce
+from hcfl.studies.paper_tables import Scale
 
 OUT = Path("runs") / "reproduce"
 """Where runs and tables go unless told otherwise."""
@@ -31,8 +32,8 @@ def show(
     console: Console,
 ) -> list[reproduce.Number]:
     """Run what is missing and show the table."""
-    table = experiments.load(name)
-    chosen = experiments.chosen_rows(table, rows)
+    table = paper_tables.load(name)
+    chosen = paper_tables.chosen_rows(table, rows)
     cells = reproduce.cells_of(table, chosen, seeds, scale, changes, out)
     console.print(f"{table.title}. {reproduce.cuts(table, scale, cells[0].tasks[0].config)}", highlight=False)
     tasks = dict.fromkeys(task for cell in cells for task in cell.tasks)
@@ -45,7 +46,7 @@ def show(
         left = f", about {seconds / number * (of - number) / 60:.0f} min left" if number < of else ""
         console.print(f"  {number}/{of} {task.folder.name}  {seconds:.0f} s{left}", highlight=False, soft_wrap=True)
 
-    with interruption.of_many_runs():
+    with interrupt.of_many_runs():
         reproduce.run_all(list(tasks), workers or os.cpu_count() or 1, done)
     found = reproduce.numbers(table, cells)
     reproduce.write_csv(out / f"{name}-{scale}.csv", found)
@@ -61,7 +62,7 @@ def show(
     return found
 
 
-def _shown(table: experiments.Table, found: Sequence[reproduce.Number]) -> Shown:
+def _shown(table: paper_tables.Table, found: Sequence[reproduce.Number]) -> Shown:
     shown = Shown(title=f"{table.title}: ours [the paper's]", box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
     metrics = list(dict.fromkeys(number.metric for number in found))
     for column in ("method", "data"):
@@ -81,7 +82,7 @@ def list_tables(console: Console) -> None:
     shown = Shown(title="Tables of the paper", box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
     for column in ("table", "what", "rows × columns"):
         shown.add_column(column)
-    for name in experiments.names():
-        table = experiments.load(name)
+    for name in paper_tables.names():
+        table = paper_tables.load(name)
         shown.add_row(name, table.title, f"{len(table.rows)} × {len(table.columns)}")
     console.print(shown)

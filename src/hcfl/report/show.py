@@ -7,12 +7,16 @@ from pathlib import Path
 
 from rich.console import Console
 
-from hcfl import interruption, run_folder, trackers
+from hcfl import trackers
 from hcfl.config import Config
-from hcfl.experiment import execute, place_of, prepare
-from hcfl.playing import OnRound, Run
-from hcfl.report import page, plots, progress, tables
-from hcfl.resuming import resume
+from hcfl.launch import execute, resume
+from hcfl.report import page, plots, tables
+from hcfl.runs import folder as run_folder
+from hcfl.runs import interrupt, progress
+from hcfl.runs.folder import place_of
+from hcfl.runs.loop import OnRound
+from hcfl.runs.prepare import prepare
+from hcfl.runs.run import Run
 
 
 def run_and_show(config: Config, out: Path | None, console: Console, track: Sequence[str] = ()) -> Run:
@@ -68,7 +72,7 @@ def _shown(config: Config, path: Path, console: Console) -> Iterator[OnRound]:
     """Give what shows each round, and ends the run after one in which somebody asked for that."""
     with (
         progress.show(config.method.name, config.training.rounds, console) as on_round,
-        interruption.after_the_round(on_round, path, elsewhere=config.engine == "flower") as tell,
+        interrupt.after_the_round(on_round, path, elsewhere=config.engine == "flower") as tell,
     ):
         yield tell
 

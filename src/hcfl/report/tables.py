@@ -5,11 +5,12 @@ from collections.abc import Sequence
 from rich import box
 from rich.table import Table
 
-from hcfl import methods, scenarios
+from hcfl import methods
+from hcfl.config import scenarios
+from hcfl.core.record import Row
 from hcfl.data import Federation
-from hcfl.playing import Run
-from hcfl.report.progress import percent
-from hcfl.run_folder import Row
+from hcfl.runs.progress import percent
+from hcfl.runs.run import Run
 
 SHADES = " ░▒▓█"
 """From no samples of a class to the most that any client holds."""

@@ -6,9 +6,8 @@ from typing import Any, Literal, Self
 
 from pydantic import Field, ValidationError
 
-from hcfl.config import sentence
+from hcfl.config import Section, sentence
 from hcfl.errors import InputError
-from hcfl.section import Section
 
 LARGEST = 100_000_000
 """Numbers that all samples of one problem may have together: 0.8 GB."""

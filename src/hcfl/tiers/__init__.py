@@ -32,14 +32,13 @@ from hcfl.tiers.distance import (
     Distance,
     FeatureNormDistance,
     ParameterDistance,
-    Participants,
     PrincipalAngles,
     PrototypeDistance,
-    Prototypes,
     Signs,
     UpdateCosine,
 )
 from hcfl.tiers.formulation import Conditional, Correlation, Formulation, Joint
+from hcfl.tiers.participants import Participants, Prototypes
 from hcfl.tiers.weighting import (
     Assigned,
     ByLabelDistribution,

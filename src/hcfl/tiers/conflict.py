@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import normalize
 
-from hcfl.tiers.distance import Evidence, Participants, Prototypes
+from hcfl.tiers.participants import Evidence, Participants, Prototypes
 
 CHUNK = 1 << 24
 """Cosines at a time: pairs of clients × pairs of classes would not fit into memory."""

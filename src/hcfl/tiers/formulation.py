@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from hcfl.errors import InputError
-from hcfl.owners import Owners
+from hcfl.tiers.client_segments import Owners
 
 
 class Formulation(Protocol):

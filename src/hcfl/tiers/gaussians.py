@@ -13,7 +13,7 @@ from statistics import NormalDist
 import torch
 from torch import Tensor
 
-from hcfl.owners import Owners
+from hcfl.tiers.client_segments import Owners
 
 
 @dataclass(frozen=True)

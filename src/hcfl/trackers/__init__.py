@@ -3,19 +3,15 @@
 The core knows only the protocol; a tracker's library is imported when it is asked for.
 """
 
-import json
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Protocol, runtime_checkable
 
-from hcfl import run_folder
 from hcfl.config import Config
+from hcfl.core.record import Record, Row, metrics_row
 from hcfl.errors import InputError
-from hcfl.rounds import Record
-from hcfl.run_folder import Row
 
 
 @runtime_checkable
@@ -43,7 +39,7 @@ Wanted = str | Tracker | Sequence[str | Tracker]
 
 def numbers(record: Record) -> dict[str, float]:
     """Return the numbers of a round by the names that `metrics.jsonl` has."""
-    row = run_folder.metrics_row(record)
+    row = metrics_row(record)
     plain = {key: value for key, value in row.items() if isinstance(value, int | float) and key != "round"}
     concepts = {f"test_concept_{number}": value for number, value in enumerate(record.test_per_concept)}
     return plain | concepts
@@ -68,30 +64,3 @@ def _given(tracker: object) -> Opener:
     if not isinstance(tracker, Tracker):
         raise InputError(f"track = {tracker!r}: must be a name, or have on_round and on_end")
     return lambda path, config: tracker
-
-
-@contextmanager
-def followed(
-    wanted: Wanted, path: Path, config: Config, on_round: Callable[[Record], None] | None
-) -> Iterator[Callable[[Record], None]]:
-    """Give a function that tells all trackers, and `on_round`, of each round.
-
-    Trackers open with the first round that ends, so that a run that never starts leaves nothing with them.
-    """
-    waiting, there = openers(wanted), list[Tracker]()
-
-    def tell(record: Record) -> None:
-        while waiting:
-            there.append(waiting.pop(0)(path, config))
-        for tracker in there:
-            tracker.on_round(record)
-        if on_round is not None:
-            on_round(record)
-
-    summary: Row | None = None
-    try:
-        yield tell
-        summary = json.loads((path / run_folder.SUMMARY).read_text(encoding="utf-8"))
-    finally:
-        for tracker in there:
-            tracker.on_end(summary)

@@ -7,8 +7,7 @@ from mlflow import MlflowClient
 from mlflow.entities import Param, RunTag
 
 from hcfl.config import Config, flat_fields
-from hcfl.rounds import Record
-from hcfl.run_folder import Row
+from hcfl.core.record import Record, Row
 from hcfl.trackers import numbers
 
 EXPERIMENT = "hcfl"

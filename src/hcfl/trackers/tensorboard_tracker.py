@@ -7,8 +7,7 @@ from pathlib import Path
 from torch.utils.tensorboard import SummaryWriter
 
 from hcfl.config import Config
-from hcfl.rounds import Record
-from hcfl.run_folder import Row
+from hcfl.core.record import Record, Row
 from hcfl.trackers import numbers
 
 FOLDER = "tensorboard"

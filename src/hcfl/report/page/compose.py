@@ -9,9 +9,10 @@ from pathlib import Path
 from string import Template
 from typing import Any
 
-from hcfl import __version__, run_folder
+from hcfl import __version__
 from hcfl.errors import InputError
 from hcfl.report.page.reading import Folder, as_data, read
+from hcfl.runs import folder as run_folder
 
 SCRIPTS = ("basics", "plot", "curves", "frontier", "lineage", "heat", "maps", "cost", "tables", "detail", "main")
 """In the order in which they need each other."""

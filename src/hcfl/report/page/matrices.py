@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from math import isfinite
 from typing import Any
 
-from hcfl.run_folder import Row
+from hcfl.core.record import Row
 
 STEPS = 999
 """Distances travel as whole numbers from 0 to this, shares of the largest; `splits.jsonl` has more digits."""

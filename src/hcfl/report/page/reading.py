@@ -5,14 +5,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from hcfl import run_folder
 from hcfl.config import Config
+from hcfl.core.record import Row
+from hcfl.data.readers.paths import is_file
 from hcfl.errors import InputError
-from hcfl.files.there import is_file
-from hcfl.json_files import read_object
 from hcfl.report.page import matrices
-from hcfl.run_folder import Row
-from hcfl.summary import summarise
+from hcfl.runs import folder as run_folder
+from hcfl.runs.json_files import read_object
+from hcfl.runs.tables import summarise
 
 CURVES = ("round", "participants", "val", "test", "clusters", "ari", "nmi", "purity", "objective", "seconds")
 """Columns of `metrics.jsonl` that are a number a round."""

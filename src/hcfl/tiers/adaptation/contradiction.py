@@ -17,7 +17,7 @@ from hcfl.tiers.adaptation.decision import (
 )
 from hcfl.tiers.adaptation.split import smaller_part
 from hcfl.tiers.conflict import Directions, contradictions, dissents
-from hcfl.tiers.distance import Evidence, Participants
+from hcfl.tiers.participants import Evidence, Participants
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,7 @@ from typing import Literal, Protocol
 import torch
 from torch import Tensor
 
-from hcfl.tiers.distance import Evidence, Participants
+from hcfl.tiers.participants import Evidence, Participants
 
 SoftRule = Literal["halve", "lean", "one-hot", "uniform"]
 """What a split does to soft weights: halve them between the two parts ("SCWU"), let members lean to their part, make
@@ -55,7 +55,7 @@ class Decision:
     merges: tuple[MergeDecision, ...] = ()
     moves: tuple[MoveDecision, ...] = ()
     lost_ids: bool = False
-    """Whether splits name positions in place of clients, as public code of CFL does (see `hcfl.lost_ids`)."""
+    """Whether splits name positions in place of clients, as public code of CFL does (see `hcfl.core.lost_ids`)."""
 
 
 class Adaptation(Protocol):

@@ -16,7 +16,7 @@ from torch.nn.functional import normalize
 from hcfl import rng
 from hcfl.errors import InputError
 from hcfl.tiers.adaptation.decision import Decision, SplitDecision, moves
-from hcfl.tiers.distance import Evidence, Participants
+from hcfl.tiers.participants import Evidence, Participants
 
 Labels = NDArray[np.int64]
 

@@ -7,7 +7,7 @@ from torch import Tensor
 
 from hcfl.errors import InputError
 from hcfl.tiers.adaptation.decision import Decision, MergeDecision
-from hcfl.tiers.distance import Evidence, Participants
+from hcfl.tiers.participants import Evidence, Participants
 
 
 @dataclass(frozen=True)

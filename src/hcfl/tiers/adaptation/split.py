@@ -10,7 +10,7 @@ from torch import Tensor
 
 from hcfl.errors import InputError
 from hcfl.tiers.adaptation.decision import Decision, SoftRule, cluster_blocks
-from hcfl.tiers.distance import Evidence, Participants
+from hcfl.tiers.participants import Evidence, Participants
 
 
 @dataclass(frozen=True)
@@ -67,7 +67,7 @@ class SplitWhenStationary:
     ‖mean Δ‖₂ < tol1 and max_i ‖Δ_i‖₂ > tol2 and more than two clients: complete linkage into two. The two switches
     reproduce errors of public code that shaped published numbers: `max_coordinate` compares tol2 with the largest
     coordinate of an update instead of its norm; `lost_ids` takes positions in the cluster's sub-matrix for client ids,
-    so that clients end in two clusters' averages, or in none (`hcfl.lost_ids`).
+    so that clients end in two clusters' averages, or in none (`hcfl.core.lost_ids`).
     """
 
     tol1: float = 0.4

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from hcfl.owners import Owners
+from hcfl.tiers.client_segments import Owners
 from hcfl.tiers.weighting.weights import Seen, Weights, best_cluster, hard_weights, one_hot, own_or_best
 
 

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from hcfl.errors import InputError
-from hcfl.owners import Owners
+from hcfl.tiers.client_segments import Owners
 from hcfl.tiers.weighting.weights import Seen, Weights, best_cluster, hard_weights, one_hot, responsibilities
 
 

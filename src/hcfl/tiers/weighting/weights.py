@@ -7,7 +7,7 @@ from typing import Protocol, runtime_checkable
 import torch
 from torch import Tensor
 
-from hcfl.owners import Owners
+from hcfl.tiers.client_segments import Owners
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,62 @@
+"""The commands for a run that ended: assign a newcomer, export a model. Thin, no logic."""
+
+import argparse
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+
+from hcfl.cli.settings import add_allow_code
+from hcfl.errors import InputError
+
+
+def add_commands(commands: Any) -> None:
+    """Add them to the command line."""
+    assign = commands.add_parser("assign", allow_abbrev=False, help="find the cluster of a client that never trained")
+    assign.add_argument("folder", metavar="RUN", type=Path, help="a run folder")
+    assign.add_argument("--data", metavar="FILE", type=Path, required=True, help="its .npz: x and, if it has labels, y")
+    assign.add_argument("--unlabelled", action="store_true", help="decide without y; it only measures the accuracy")
+
+    export = commands.add_parser("export", allow_abbrev=False, help="write a model that other programs can serve")
+    export.add_argument("folder", metavar="RUN", type=Path, help="a run folder")
+    export.add_argument("--cluster", metavar="K", help="the model of this cluster, or")
+    export.add_argument("--client", metavar="ID", help="the mixture, or the own model, of this client")
+    export.add_argument("--format", help="onnx, torchscript or safetensors (default: what the file's name says)")
+    for command in (assign, export):
+        add_allow_code(command, "the folder")
+    export.add_argument("--out", metavar="FILE", type=Path, help="the file (default: in the run folder)")
+
+
+def assign(arguments: argparse.Namespace, console: Console) -> None:
+    """Show where a newcomer belongs."""
+    from hcfl.data.readers import npz
+    from hcfl.report.assignment import show
+    from hcfl.runs.load import load
+
+    run = load(arguments.folder, allow_code=arguments.allow_code)
+    arrays = npz.read(arguments.data, "data")
+    if "x" not in arrays or not arrays.keys() <= {"x", "y"}:
+        raise InputError(
+            f"data = {str(arguments.data)!r}: has {', '.join(arrays) or 'no arrays'}, "
+            "but a newcomer's file has x and, if it has labels, y"
+        )
+    show(run.assign(arrays["x"], arrays.get("y"), unlabelled=arguments.unlabelled), console)
+
+
+def export(arguments: argparse.Namespace, console: Console) -> None:
+    """Write a model."""
+    from hcfl.runs.load import load
+    from hcfl.serving.export import SUFFIXES
+
+    run = load(arguments.folder, allow_code=arguments.allow_code)
+    out = arguments.out
+    if out is None:
+        whose = f"client-{arguments.client}" if arguments.client is not None else f"cluster-{arguments.cluster or 0}"
+        endings = {format: suffix for suffix, format in SUFFIXES.items()}
+        out = arguments.folder / f"{whose.replace('/', '-')}{endings.get(arguments.format or 'onnx', '')}"
+    path = run.export(out, arguments.format, cluster=arguments.cluster, client=arguments.client)
+    console.print(f"Model: {path}", highlight=False, soft_wrap=True)
+    console.print("It predicts as the run does (checked).", highlight=False)
+
+
+COMMANDS = {"assign": assign, "export": export}

@@ -1,0 +1,84 @@
+"""Settings on the command line: a flag for each, a file, and `--set`, as one configuration."""
+
+import argparse
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from hcfl.config import Config, assign, field_at, flat_fields
+from hcfl.config.plugins import check_trusted
+from hcfl.config.yaml_files import read_yaml
+from hcfl.errors import InputError
+
+
+def add_settings(parser: argparse.ArgumentParser, sections: Sequence[str] = ()) -> None:
+    """Add a flag for every setting of the configuration, or of some sections of it."""
+    for name, path in flat_fields().items():
+        if name == "method" or (sections and path.split(".")[0] not in sections):
+            continue
+        field = field_at(path)
+        default = "" if field.default is None else f" (default {field.default})"
+        parser.add_argument(
+            f"--{name.replace('_', '-')}",
+            dest=path,
+            metavar="VALUE",
+            default=argparse.SUPPRESS,
+            help=f"{field.description}{default}".replace("%", "%%"),
+        )
+    parser.add_argument("--config", metavar="FILE", type=Path, help="a YAML file; flags win over it")
+    add_allow_code(parser, "the file")
+    parser.add_argument(
+        "--set",
+        metavar="A.B=C",
+        action="append",
+        default=[],
+        help="set any field by its path; may be repeated",
+    )
+
+
+def add_allow_code(parser: argparse.ArgumentParser, what: str) -> None:
+    """Add the flag without which code that a file names does not run."""
+    parser.add_argument("--allow-code", action="store_true", help=f"run the Python code that {what} names, if it does")
+
+
+def config_of(arguments: argparse.Namespace, changes: Sequence[tuple[str, Any]] = ()) -> Config:
+    """Read the file, then flags, then `--set`, then changes; what comes later wins."""
+    values: dict[str, Any] = {} if arguments.config is None else read_yaml(arguments.config)
+    check_trusted(f"config {arguments.config}", values, arguments.allow_code)
+    if getattr(arguments, "method", None) is not None:
+        in_file = values.get("method")
+        if isinstance(in_file, dict) and in_file.get("name") != arguments.method:
+            values["method"] = {}  # the settings of another method
+        assign(values, "method.name", arguments.method)
+    in_file = values.get("data")
+    chosen = getattr(arguments, "data.scenario", None)
+    if chosen is not None and isinstance(in_file, dict) and in_file.get("scenario") not in (None, chosen):
+        raise InputError(
+            f"data.scenario = {chosen!r}: {arguments.config} has the settings of {in_file['scenario']}, which would win"
+        )
+    for path in flat_fields().values():
+        if (value := getattr(arguments, path, None)) is not None:
+            assign(values, path, value)
+    if getattr(arguments, "source", None) is not None:
+        assign(values, "data.source", arguments.source)
+    for path, value in (*changes_of(arguments.set), *changes):
+        assign(values, path, value)
+    return Config.parse(values)
+
+
+def changes_of(settings: Sequence[str]) -> list[tuple[str, Any]]:
+    """Read what `--set` was given."""
+    changes = []
+    for setting in settings:
+        path, equals, value = setting.partition("=")
+        if not equals:
+            raise InputError(f"--set {setting}: must look like data.alpha=0.5")
+        changes.append((path, None if value == "null" else value))
+    return changes
+
+
+def count(name: str, value: Any) -> int:
+    """Read a whole number from 1 on."""
+    if not str(value).isdecimal() or int(value) < 1:
+        raise InputError(f"--{name} {value}: must be a whole number from 1 on")
+    return int(value)

@@ -1,0 +1,40 @@
+"""The experiment as one validated object; settings by name; scenarios. Imports no torch."""
+
+from hcfl.config.overrides import assign, field_at, from_flat
+from hcfl.config.schema import SHORT_NAMES, Config, flat_fields, sentence
+from hcfl.config.sections import (
+    AdmissionConfig,
+    DataConfig,
+    EvaluationConfig,
+    FaultsConfig,
+    MethodConfig,
+    Mode,
+    ModelConfig,
+    Order,
+    Precision,
+    PrivacyConfig,
+    Section,
+    TrainingConfig,
+)
+
+__all__ = [
+    "SHORT_NAMES",
+    "AdmissionConfig",
+    "Config",
+    "DataConfig",
+    "EvaluationConfig",
+    "FaultsConfig",
+    "MethodConfig",
+    "Mode",
+    "ModelConfig",
+    "Order",
+    "Precision",
+    "PrivacyConfig",
+    "Section",
+    "TrainingConfig",
+    "assign",
+    "field_at",
+    "flat_fields",
+    "from_flat",
+    "sentence",
+]

@@ -1,0 +1,266 @@
+"""The sections of the configuration: every setting, its default and what is allowed."""
+
+from typing import Any, Literal, Self
+
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic_core import PydanticCustomError
+
+
+class Section(BaseModel):
+    """A part of the configuration: unknown keys are refused, values cannot change."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
+
+
+Precision = Literal["fp32", "tf32", "bf16"]
+"""`tf32` rounds the factors of matrix products, `bf16` (which includes it) also what extractors compute in between.
+Parameters, averages, weights and distances are single precision in all."""
+
+Order = Literal["heads-first", "together"]
+"""What a split model trains first: heads on frozen features, then the extractor; or both in every step."""
+
+
+class AdmissionConfig(Section):
+    """Which uploads count, and how many a round needs."""
+
+    quorum: float = Field(0.5, gt=0, le=1, description="a round counts with at least this share of the sampled clients")
+    tries: int = Field(3, ge=1, description="how often a round without a quorum is played before the run stops")
+    longest_model: float = Field(
+        10.0, gt=1, description="a model is refused that is so many times as long as most others and the one it got"
+    )
+
+
+class FaultsConfig(Section):
+    """Which share of the clients fails how. Written as a whole: `drop=0.4,nan=0.1`.
+
+    Except for the last kinds, who fails is drawn anew in every round; flipping and scaling clients stay the same.
+    """
+
+    drop: float = Field(0.0, ge=0, le=1, description="drop out before they train")
+    drop_after: float = Field(0.0, ge=0, le=1, description="drop out after they trained, before they answered")
+    straggle: float = Field(0.0, ge=0, le=1, description="are slow: take 1/u of the usual time, u uniform in (0, 1]")
+    deadline: float = Field(2.0, ge=1, description="stragglers are too late after so many times the usual time")
+    nan: float = Field(0.0, ge=0, le=1, description="send a parameter that is NaN")
+    inf: float = Field(0.0, ge=0, le=1, description="send a parameter that is infinite")
+    shape: float = Field(0.0, ge=0, le=1, description="send tensors of another shape")
+    clusters: float = Field(0.0, ge=0, le=1, description="answer for one cluster too many")
+    stale: float = Field(0.0, ge=0, le=1, description="send the upload of the round before")
+    sizes: float = Field(0.0, ge=0, le=1, description="claim a million times the samples that they have")
+    norm: float = Field(0.0, ge=0, le=1, description="send a model a million times as long")
+    prototypes: float = Field(0.0, ge=0, le=1, description="forge the prototypes of their data")
+    weights: float = Field(0.0, ge=0, le=1, description="send weights that sum up to more than 1")
+    flip: float = Field(0.0, ge=0, le=1, description="train on flipped labels, y → C−1−y, in every round")
+    scale: float = Field(0.0, ge=0, le=1, description="send their change times `factor`, in every round")
+    factor: float = Field(10.0, description="what scaling clients multiply their change by; −1 turns it round")
+
+    @property
+    def passing(self) -> dict[str, float]:
+        """The share of each kind that is drawn anew in every round, in their order."""
+        return self.model_dump(exclude={"deadline", "flip", "scale", "factor"})
+
+    @model_validator(mode="before")
+    @classmethod
+    def _read(cls, given: Any) -> Any:
+        """Read `drop=0.4,nan=0.1`; say which faults there are, where one is unknown."""
+        if isinstance(given, str):
+            pairs = [pair.partition("=") for pair in given.split(",") if pair.strip()]
+            if not all(equals for _, equals, _ in pairs):
+                raise PydanticCustomError("faults", "must look like drop=0.4,nan=0.1")
+            given = {name.strip().replace("-", "_"): value.strip() for name, _, value in pairs}
+        for name in given if isinstance(given, dict) else ():
+            if name not in cls.model_fields:
+                told = {"name": name, "names": ", ".join(cls.model_fields)}
+                raise PydanticCustomError("faults", "there is no fault {name}; there are {names}", told)
+        return given
+
+    @model_validator(mode="after")
+    def _exclude_each_other(self) -> Self:
+        for names in (tuple(self.passing), ("flip", "scale")):
+            total = sum(getattr(self, name) for name in names)
+            if total > 1 + 1e-9:
+                shares = ", ".join(f"{name}={getattr(self, name):g}" for name in names if getattr(self, name))
+                raise PydanticCustomError("faults", "the shares {shares} must sum up to at most 1", {"shares": shares})
+        return self
+
+
+class DataConfig(Section):
+    """The federation: where the samples come from and how they are spread over clients."""
+
+    source: str = Field(
+        "digits",
+        description="digits, cifar10, cifar100, tiny-imagenet, fashion-mnist, hf:OWNER/NAME, a .npz file, "
+        "or a folder of images or parquet files",
+    )
+    scenario: str | None = Field(
+        None,
+        description="settings by name (see `hcfl scenarios`) or FILE.yaml; all that is given wins over it",
+    )
+    data_dir: str | None = Field(None, description="where local copies of named sources lie; default $HCFL_DATA")
+    cache_dir: str | None = Field(None, description="where decoded images are kept; default $HCFL_CACHE")
+    resize: int | None = Field(None, ge=1, le=4096, description="image files: scale to this many pixels, square")
+    samples: int | None = Field(None, ge=2, description="use only so many training (and test) samples, at random")
+    copies: int = Field(
+        1, ge=1, le=100, description="deal the training set so many times: an image can then be with several clients"
+    )
+    kind: Literal["auto", "image", "series", "vector"] = Field(
+        "auto", description="what x holds; auto decides by shape: (N,H,W[,C]), (N,T,D) or (N,D)"
+    )
+    clients: int | None = Field(None, ge=1, description="number of clients")
+    partition: Literal["lda", "classes", "iid", "natural"] | None = Field(
+        None, description="how samples are dealt to clients; natural: the file says so itself"
+    )
+    alpha: float | None = Field(None, gt=0, description="lda: Dirichlet concentration; small = strong label shift")
+    alpha_reading: Literal["per-class", "total"] | None = Field(
+        None, description="lda: α is the concentration of one class, Dir(α·C·p), or of all, Dir(α·p)"
+    )
+    classes_per_client: int | None = Field(None, ge=1, description="classes: how many each client holds")
+    grouping: Literal["grouped", "random"] | None = Field(
+        None, description="classes: disjoint groups of classes, or drawn by each client"
+    )
+    concepts: int | None = Field(None, ge=1, description="number of concepts when beta > 0")
+    beta: float | None = Field(None, ge=0, le=1, description="share of the classes that concepts relabel; 0 = none")
+    beta_reading: Literal["plus-one", "literal"] = Field(
+        "plus-one", description="rotate the first ⌊Cβ⌋+1 labels, or ⌊Cβ⌋"
+    )
+    corruptions: Literal["none", "random"] = Field(
+        "none", description="random: each client's images have one of 20 corruptions, with a severity from 1 to 5"
+    )
+    corrupted_share: float | None = Field(
+        None,
+        gt=0,
+        le=1,
+        description="corruptions random: exactly this share of the clients has one of the 19 real ones, the others none"
+        "; default: every client draws among 20",
+    )
+    noise: Literal["none", "pair", "symmetric"] = Field("none", description="label noise on train and val")
+    noise_rate: float = Field(0.0, ge=0, le=1, description="share of the labels that are flipped")
+    val_share: float = Field(0.1, gt=0, lt=1, description="share of each client's samples held out for Val")
+    test_share: float = Field(0.2, gt=0, lt=1, description="share set aside for Test where the source has no test set")
+
+
+class ModelConfig(Section):
+    """The network."""
+
+    name: str = Field(
+        "auto",
+        description="auto, mlp, cnn, cnn1d, mobilenet-v2, resnet-18, efficientnet-lite0, "
+        "or FILE.py:FUNCTION that builds (extractor, head)",
+    )
+    norm: Literal["batch", "group"] | None = Field(
+        None, description="the last three of them: how they normalise; default batch"
+    )
+    stem: Literal["original", "small"] | None = Field(
+        None, description="the same: small keeps the resolution of small images in the first layers; default original"
+    )
+    pretrained: str | None = Field(
+        None, description="the same: start from none, imagenet, or a FILE (.pth, .safetensors); default none"
+    )
+    dropout: float | None = Field(
+        None, ge=0, lt=1, description="the same: share of the features dropped before the head in training; default 0"
+    )
+
+
+class MethodConfig(Section):
+    """A named method and its settings."""
+
+    name: str = Field("hcfl+(fedrc)", description="see `hcfl methods`")
+    formulation: str | None = Field(
+        None, description="replace tier 1: conditional, correlation, joint, or FILE.py:CLASS"
+    )
+    weighting: str | None = Field(None, description="replace tier 2: soft-em, hard-by-loss, …, or FILE.py:CLASS")
+    adaptation: str | None = Field(None, description="replace tier 3: split-and-remove(rho=0.1), …, or FILE.py:CLASS")
+    distance: str | None = Field(None, description="replace tier 4: update-cosine, …, none, or FILE.py:CLASS")
+    local: str | None = Field(None, description="replace what clients train: own-model, …, or FILE.py:CLASS")
+    topology: Literal["split", "full"] | None = Field(None, description="replace it: shared φ and K heads, or K models")
+    aggregation: str | None = Field(
+        None, description="replace the mean: median, trimmed-mean, clip, multi-krum, or FILE.py:CLASS"
+    )
+    clusters: int | None = Field(None, ge=1, description="number of clusters at the start")
+    rho: float | None = Field(None, gt=0, le=2, description="HCFL+: split when max − mean distance reaches it")
+    tol1: float | None = Field(None, gt=0, description="CFL, HCFL′: split when the mean update is shorter, and")
+    tol2: float | None = Field(None, gt=0, description="CFL, HCFL′: some client's update is longer than this")
+    alpha0: float | None = Field(None, gt=0, lt=1, description="ICFL: α*(0), how coherent a cluster must stay")
+    tau: float | None = Field(None, ge=-1, le=1, description="StoCFL: merge clusters with a larger cosine")
+    proximal: float | None = Field(None, ge=0, description="FedSoft, StoCFL: λ of λ/2‖θ − anchor‖² in local training")
+    period: int | None = Field(None, ge=1, description="FedSoft: rounds between two estimates of the weights")
+    gaussians: int | None = Field(None, ge=1, description="FedGMM: number of Gaussians on the inputs")
+    groups: int | None = Field(None, ge=2, description="FedGroup, WeCFL: number of groups")
+    threshold: float | None = Field(None, gt=0, description="FL+HC, PACFL: distance at which the clustering is cut")
+    after: int | None = Field(None, ge=1, description="FL+HC: the round after which clients are grouped")
+    directions: int | None = Field(None, ge=1, description="PACFL: singular vectors of each client's data")
+    zero_empty: bool | None = Field(None, description="IFCA, FeSEM: zero a cluster without clients, a public bug")
+    max_coordinate: bool | None = Field(None, description="CFL: compare tol2 with the largest coordinate, a public bug")
+    lost_ids: bool | None = Field(None, description="CFL: take positions in a cluster for client ids, a public bug")
+    from_start: bool | None = Field(None, description="ICFL: α* starts at alpha0 instead of 0")
+    cosine_of: Literal["updates", "parameters"] | None = Field(
+        None, description="ICFL: compare clients by their updates, or by what they trained, as the authors' code does"
+    )
+    uniform_split: bool | None = Field(
+        None, description="HCFL+, soft: a split makes every client's ω̃ uniform and halves samples' only, a public habit"
+    )
+    independent_start: bool | None = Field(
+        None, description="FeSEM: K models drawn apart at the start instead of one, then k-means of trained parameters"
+    )
+    mu: float | None = Field(None, ge=0, le=1, description="HCFL+: μ̃, how freely samples leave their client's weights")
+    warm_up: int = Field(0, ge=0, description="rounds in which clusters do not split, merge, move or go yet")
+
+
+class TrainingConfig(Section):
+    """The loop and local training."""
+
+    rounds: int = Field(30, ge=1, description="communication rounds")
+    participation: float = Field(1.0, gt=0, le=1, description="share of the clients sampled each round")
+    epochs: int | None = Field(None, ge=1, description="local epochs; default 1, for small clients 5")
+    batch: int | None = Field(None, ge=1, le=1_000_000, description="batch size; default 128, for small clients 16")
+    lr: float = Field(0.06, gt=0, le=1000, description="learning rate")
+    momentum: float = Field(0.9, ge=0, lt=1, description="momentum of local training")
+    keep_momentum: bool = Field(
+        False, description="each client's momentum goes on from its last round; else it is reset every round"
+    )
+    weight_decay: float = Field(5e-4, ge=0, description="weight decay")
+    order: Order = Field(
+        "heads-first",
+        description="where clusters share an extractor: train heads first, then the extractor, or both in every step",
+    )
+    drop_last: bool = Field(
+        False, description="leave out the last batch of an epoch where it is not full, unless it is the only one"
+    )
+
+
+class EvaluationConfig(Section):
+    """When and how Val and Test are measured."""
+
+    evaluate_every: int = Field(1, ge=1, description="rounds between two measurements; the last is always measured")
+    newcomers: Literal["persistent", "fresh"] = Field(
+        "persistent",
+        description="virtual newcomers keep their weights through the run, or start anew each time",
+    )
+    plain_newcomers: bool = Field(
+        False,
+        description="FedRC and its HCFL+: virtual newcomers find their weights without P_k, by log p_k(y|x)",
+    )
+
+
+Mode = Literal["none", "local-dp", "central-dp", "secagg"]
+"""Ways to keep clients' uploads from the server, or from whoever sees its models."""
+
+
+class PrivacyConfig(Section):
+    """What is done to uploads so that less is learnt from them."""
+
+    mode: Mode = Field(
+        "none",
+        description="none, local-dp (clients add noise), central-dp (the server does), "
+        "or, on engine flower, secagg (the server sees sums only)",
+    )
+    clip: float | None = Field(
+        None, gt=0, description="local-dp, central-dp: how far one client can move the models; default 1"
+    )
+    epsilon: float | None = Field(None, gt=0, le=1, description="local-dp: ε of one upload; default 1")
+    noise_multiplier: float | None = Field(
+        None,
+        gt=0,
+        description="deviation of the noise, in units of what one client can change; central-dp: default 1, "
+        "local-dp: instead of epsilon",
+    )
+    delta: float | None = Field(None, gt=0, lt=1, description="local-dp, central-dp: δ; default 1e-5")

@@ -1,0 +1,1 @@
+"""Algorithm 1: rounds, clients, server, aggregation, admission, evaluation, state."""

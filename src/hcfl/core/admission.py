@@ -1,0 +1,271 @@
+"""Which uploads count, and why others do not: what a client sends must fit what it was asked, and be possible.
+
+First each message by itself, before it is put together with others: its form (`problem_with`, `unlike`). Then all of a
+round at once: what their numbers say (`refusals`). All engines pass here; what is refused is as if it had never come.
+"""
+
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from hcfl.core import serialization
+from hcfl.core.state import Update
+from hcfl.models import Params
+from hcfl.models.ensemble import Ensemble
+from hcfl.tiers import Prototypes
+
+NOT_FINITE = "sent numbers that are not finite"
+TOO_LONG = "sent a model that is {0:.3g} times as long as most others and the one it got"
+
+MOST_SAMPLES = 10
+"""So many times the samples that a client has announced are more than it can have gathered since."""
+
+ROUNDING = 1e-3
+"""What sums and means may be off by."""
+
+
+@dataclass(frozen=True)
+class Admission:
+    """What is let in, and how many uploads a round needs."""
+
+    quorum: float = 0.5
+    """A round counts with at least this share of the sampled clients."""
+    tries: int = 3
+    """How often it is played before the run stops."""
+    longest_model: float = 10.0
+    """A model is refused that is so many times as long as most others, and as the one that was sent out."""
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What one client's upload has to fit."""
+
+    round: int
+    client: int
+    clusters: int
+    ensemble: Ensemble
+    """The models that it got."""
+
+
+def problem_with(update: Update, round_: int, asked: Asked) -> str | None:
+    """Return what is wrong with the form of an upload, if something is; it says of itself which round it is of."""
+    if round_ != asked.round:
+        return f"answered in round {round_}, but this is round {asked.round}"
+    if update.clients != (asked.client,) or set(update.signatures) - {asked.client} or update.missing:
+        return f"sent an update of clients {update.clients}"
+    rows, number = len(update.owners), asked.clusters
+    shapes = {
+        "weights": (update.weights, (1, number)),
+        "sizes": (update.sizes, (1,)),
+        "owners": (update.owners, (rows,)),
+        "started": (update.started, (rows, number)),
+        "mass": (update.mass, (rows, number)),
+        "objective": (update.objective, (1,)),
+        "held_out": (update.held_out, (1, 2)),
+    }
+    for name, (tensor, shape) in shapes.items():
+        if tensor is not None and tuple(tensor.shape) != shape:
+            return f"sent {name} of shape {tuple(tensor.shape)}, but {shape} is needed"
+    shared = asked.ensemble.topology == "split"
+    models = {
+        "extractors": (update.models.extractors, asked.ensemble.extractors, 1 if shared else rows),
+        "heads": (update.models.heads, asked.ensemble.heads, rows),
+    }
+    for name, (sent, got, count) in models.items():
+        if _shapes(sent, count) != _shapes(got, count) or any(len(tensor) != count for tensor in sent.values()):
+            return f"sent {name} that are not those of the model"
+    if update.owners.any() or not rows:
+        return "sent models that are nobody's"
+    return None
+
+
+def _shapes(params: Mapping[str, Tensor], count: int) -> dict[str, tuple[torch.dtype, tuple[int, ...]]]:
+    return {name: (tensor.dtype, (count, *tensor.shape[1:])) for name, tensor in params.items()}
+
+
+UNLIKE = "sent counts, prototypes or moments unlike the others'"
+
+
+def unlike(updates: Sequence[Update]) -> list[int]:
+    """Return the clients whose evidence has another form than that of most: it cannot be put together."""
+    forms = [_evidence(update) for update in updates]
+    votes: Counter[str] = Counter()
+    for form, update in zip(forms, updates, strict=True):
+        votes[form] += len(update.clients)
+    usual = votes.most_common(1)
+    return [
+        client for form, update in zip(forms, updates, strict=True) for client in update.clients if form != usual[0][0]
+    ]
+
+
+def _evidence(update: Update) -> str:
+    """Return the kinds and shapes of what is put together of all participants, for any number of them."""
+    _, rows = serialization.flatten((update.counts, update.prototypes))
+    _, sums = serialization.flatten((update.moments,))
+    each = {name: (tensor.dtype, tensor.ndim and len(tensor) == len(update.clients)) for name, tensor in rows.items()}
+    return str([each, [tensor.shape[1:] for tensor in rows.values()], {n: (t.dtype, t.shape) for n, t in sums.items()}])
+
+
+Check = tuple[Tensor, Callable[[int], str]]
+"""Who is wrong, (participants,), and what to say of the participant at a position."""
+
+
+def refusals(
+    update: Update, received: Ensemble, announced: Sequence[int], buffers: frozenset[str], longest_model: float
+) -> dict[int, str]:
+    """Return whose numbers cannot be, and why; `announced` are all clients' samples, 0 where nobody knows."""
+    if update.sealed is not None:  # sums tell nothing of single clients
+        return {} if update.finite.all() else dict.fromkeys(update.clients, NOT_FINITE)
+    found: dict[int, str] = {}
+    for wrong, reason in _checks(update, received, announced, buffers, longest_model):
+        for position in torch.nonzero(wrong).flatten().tolist():
+            found.setdefault(update.clients[position], reason(position))
+    return found
+
+
+def _checks(
+    update: Update, received: Ensemble, announced: Sequence[int], buffers: frozenset[str], longest_model: float
+) -> Iterator[Check]:
+    lengths = _lengths(update.models, update.owners, buffers)
+    finite = _finite(update, measured=not buffers and bool(lengths.isfinite().all()))
+    yield ~finite, lambda _: NOT_FINITE
+
+    if not update.noised:  # with noise in it, what is said of samples is said of none
+        yield from _of_samples(update, announced)
+
+    fine = lengths[finite[update.owners]]
+    if len(fine):
+        usual = torch.maximum(fine.median(), _sent_lengths(received, buffers).max())
+        ratio = lengths / usual
+        yield (
+            _by_participant(update, ratio > longest_model),
+            lambda at: TOO_LONG.format(float(ratio[update.owners == at].max())),
+        )
+
+
+def _of_samples(update: Update, announced: Sequence[int]) -> Iterator[Check]:
+    """Check that weights, counts and prototypes can be those of a client's samples."""
+    sizes, most = update.sizes, _most_samples(update, announced)
+    yield (sizes < 1) | (sizes > most), lambda at: f"sent a size of {float(sizes[at]):g}, which it cannot have"
+
+    no_share = (update.weights < 0).any(dim=1) | ((update.weights.sum(dim=1) - 1).abs() > ROUNDING)
+    yield no_share, lambda _: "sent weights that are no distribution"
+
+    mass, started, own = update.mass, update.started, sizes[update.owners].unsqueeze(1)
+    mixed = (started < 0).any(dim=1) | ((started.sum(dim=1) - 1).abs() > ROUNDING)
+    counts_too_much = ((mass < 0) | (mass > own * (1 + ROUNDING))).any(dim=1)
+    yield _by_participant(update, mixed | counts_too_much), lambda _: "sent models that count more than its samples"
+
+    if update.counts is not None:
+        off = (update.counts.sum(dim=(1, 2)) - sizes).abs() > ROUNDING * sizes
+        yield (update.counts < 0).flatten(1).any(dim=1) | off, lambda _: "sent counts that are not of its samples"
+    if update.prototypes is not None:
+        forged = _impossible(update.prototypes, sizes).cpu()
+        yield forged, lambda _: "sent prototypes that cannot be those of its samples"
+
+
+def _finite(update: Update, measured: bool) -> Tensor:
+    """Whether everything that each participant sent are numbers, (participants,); `measured`: all of the models are."""
+    fine = update.sizes.isfinite() & update.weights.isfinite().all(dim=1)
+    if update.objective is not None:
+        fine = fine & update.objective.isfinite()
+    if not measured:
+        fine = fine & update.finite
+    rows = update.mass.isfinite().all(dim=1) & update.started.isfinite().all(dim=1)
+    fine = fine & ~_by_participant(update, ~rows)
+    parts: list[Tensor | None] = [update.counts, update.held_out]
+    if update.prototypes is not None:
+        parts += [update.prototypes.class_means, update.prototypes.class_counts, update.prototypes.mean]
+    for part in parts:
+        if part is not None:
+            fine = fine & part.flatten(1).isfinite().all(dim=1).cpu()
+    if not update.signatures:
+        return fine
+    unreadable = {client for client, sent in update.signatures.items() if not sent.isfinite().all()}
+    return fine & torch.tensor([client not in unreadable for client in update.clients])
+
+
+def _most_samples(update: Update, announced: Sequence[int]) -> Tensor:
+    """Return how many samples each participant can have at most; of a newcomer, as the largest of all."""
+    largest = max(announced, default=0) or torch.inf
+    known = [announced[client] or largest for client in update.clients]
+    return MOST_SAMPLES * torch.tensor(known, dtype=update.sizes.dtype)
+
+
+def _impossible(prototypes: Prototypes, sizes: Tensor) -> Tensor:
+    """Whether the classes are not those of so many samples, or the mean is not the classes' mean, (participants,)."""
+    counts, means = prototypes.class_counts, prototypes.class_means
+    sizes = sizes.to(counts.device)
+    expected = (counts.unsqueeze(2) * means).sum(dim=1) / counts.sum(dim=1, keepdim=True).clamp_min(1)
+    off = (prototypes.mean - expected).abs().amax(dim=1)
+    allowed = ROUNDING * (means.abs() * (counts > 0).unsqueeze(2)).amax(dim=(1, 2))
+    other_samples = (counts < 0).any(dim=1) | ((counts.sum(dim=1) - sizes).abs() > ROUNDING * sizes)
+    return other_samples | (off > allowed)
+
+
+def _by_participant(update: Update, rows: Tensor) -> Tensor:
+    """Whether something holds of some model of each participant, from whether it holds of each model."""
+    return torch.zeros(len(update.clients), dtype=torch.bool).index_fill(0, update.owners[rows], True)
+
+
+def _lengths(models: Ensemble, owners: Tensor, buffers: frozenset[str]) -> Tensor:
+    """‖θ‖₂ of every model with its extractor, (rows,), without running statistics; on the CPU."""
+    heads, extractors = _squares(models.heads), _squares(models.extractors, buffers)
+    each = models.topology == "split" and len(extractors) > 1
+    return (heads + (extractors[owners] if each else extractors)).sqrt()
+
+
+def _sent_lengths(ensemble: Ensemble, buffers: frozenset[str]) -> Tensor:
+    """‖θ_k‖₂ of every cluster's model with its extractor."""
+    return (_squares(ensemble.heads) + _squares(ensemble.extractors, buffers)).sqrt()
+
+
+def _squares(params: Params, skip: frozenset[str] = frozenset()) -> Tensor:
+    """Return the sum of squares of every model; one 0 where there are no numbers."""
+    norms = [
+        torch.linalg.vector_norm(tensor.reshape(len(tensor), -1), dim=1)
+        for name, tensor in params.items()
+        if name not in skip and tensor.is_floating_point()
+    ]
+    return torch.stack(norms).double().square().sum(dim=0).cpu() if norms else torch.zeros(1, dtype=torch.float64)
+
+
+def only(update: Update, admitted: Tensor) -> Update:
+    """Return what some participants sent, from admitted (participants,).
+
+    Moments are everybody's sum and cannot be taken apart: whoever needs them has to ask the others again.
+    """
+    rows, shared = admitted[update.owners], update.models.topology == "split"
+
+    def some(params: Params, which: Tensor) -> Params:
+        return {name: tensor[which.to(tensor.device)] for name, tensor in params.items()}
+
+    def mine(tensor: Tensor) -> Tensor:
+        return tensor[admitted.to(tensor.device)]
+
+    clients = tuple(client for client, stays in zip(update.clients, admitted.tolist(), strict=True) if stays)
+    seen = update.prototypes
+    return replace(
+        update,
+        clients=clients,
+        sizes=mine(update.sizes),
+        models=Ensemble(
+            some(update.models.extractors, admitted if shared else rows),
+            some(update.models.heads, rows),
+            update.models.topology,
+        ),
+        owners=(admitted.long().cumsum(dim=0) - 1)[update.owners[rows]],
+        started=update.started[rows],
+        mass=update.mass[rows],
+        weights=mine(update.weights),
+        objective=None if update.objective is None else mine(update.objective),
+        counts=None if update.counts is None else mine(update.counts),
+        prototypes=None
+        if seen is None
+        else Prototypes(mine(seen.class_means), mine(seen.class_counts), mine(seen.mean)),
+        signatures={client: update.signatures[client] for client in clients if client in update.signatures},
+        held_out=None if update.held_out is None else mine(update.held_out),
+    )

@@ -1,0 +1,161 @@
+"""From a round's updates to averages: per cluster, per part of a split, and what each client changed (spec §4).
+
+Every mean is one product: models × how much each counts in each average, their mass. Other averages
+(`hcfl.methods.robust_means`) take its place where a method has one.
+"""
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+
+from hcfl.core.state import Update
+from hcfl.methods.robust_means import NOTHING, Average, Mean
+from hcfl.models import Network, Params
+from hcfl.models.ensemble import Ensemble, flatten, mix
+from hcfl.tiers import MoveDecision
+from hcfl.tiers.weighting import one_hot
+
+
+def own_rows(update: Update, members: Tensor) -> list[int]:
+    """Return, for each participant, the row of the model that counts in its own cluster."""
+    counts = update.mass[torch.arange(len(update.owners)), members[update.owners]] > 0
+    return torch.nonzero(counts).flatten().tolist()
+
+
+def moved(update: Update, moves: Sequence[MoveDecision]) -> Update:
+    """Let the only model of each client that moves count in its new cluster, or nowhere."""
+    mass, position = update.mass.clone(), {client: row for row, client in enumerate(update.clients)}
+    for move in moves:
+        if move.client in position:
+            mine = update.owners == position[move.client]
+            size = float(update.sizes[position[move.client]])
+            mass[mine] = size * one_hot(move.to, mass.shape[1]) if move.with_model else 0
+    return replace(update, mass=mass)
+
+
+MEAN = Mean()
+
+EXTRACTOR, HEAD = "extractor.", "head."
+"""What names begin with where a whole model is averaged at once."""
+
+
+def aggregate(
+    received: Ensemble, update: Update, average: Average = MEAN, buffers: frozenset[str] = NOTHING
+) -> Ensemble:
+    """Average heads (full topology: whole models) per cluster, and a shared extractor over all participants."""
+    if received.topology == "full":
+        return _whole(received, update.models, update.mass, average, buffers)
+    return Ensemble(
+        average.combine(received.extractors, update.models.extractors, update.sizes.unsqueeze(1), buffers),
+        average.combine(received.heads, update.models.heads, update.mass, NOTHING),
+        "split",
+    )
+
+
+def _whole(received: Ensemble, models: Ensemble, mass: Tensor, average: Average, buffers: frozenset[str]) -> Ensemble:
+    """Average full models, each as one: how far it is from others is told by all of it."""
+    old, new = (
+        {
+            **{EXTRACTOR + name: tensor for name, tensor in each.extractors.items()},
+            **{HEAD + name: tensor for name, tensor in each.heads.items()},
+        }
+        for each in (received, models)
+    )
+    found = average.combine(old, new, mass, frozenset(EXTRACTOR + name for name in buffers))
+    extractors = {name: found[EXTRACTOR + name] for name in received.extractors}
+    return Ensemble(extractors, {name: found[HEAD + name] for name in received.heads}, "full")
+
+
+def without_the_empty(ensemble: Ensemble, update: Update) -> Ensemble:
+    """Set the models of clusters that no participant trained to zero, as some public code does."""
+    alive = update.mass.sum(dim=0) > 0
+    return ensemble.map(lambda tensor: tensor * alive.to(tensor).view(-1, *(1,) * (tensor.ndim - 1)))
+
+
+def common_model(
+    received: Ensemble, update: Update, members: Tensor, average: Average = MEAN, buffers: frozenset[str] = NOTHING
+) -> Ensemble:
+    """N_i-weighted mean of every participant's model of its own cluster, as an ensemble of one."""
+    own, everybody, first = own_rows(update, members), update.sizes.unsqueeze(1), received.select([0])
+    models = update.models.select(own)
+    if received.topology == "full":
+        return _whole(first, models, everybody, average, buffers)
+    return Ensemble(
+        average.combine(first.extractors, models.extractors, everybody, buffers),
+        average.combine(first.heads, models.heads, everybody, NOTHING),
+        "split",
+    )
+
+
+def own_parameters(network: Network, ensemble: Ensemble) -> Tensor:
+    """Return what is each cluster's own as (models, parameters): heads, in the full topology whole models."""
+    return flatten(ensemble.heads, ensemble.extractors if ensemble.topology == "full" else {}, network.buffers)
+
+
+def own_models(network: Network, update: Update, members: Tensor) -> Tensor:
+    """Return each participant's trained parameters that are its own cluster's, (participants, parameters)."""
+    return own_parameters(network, update.models.select(own_rows(update, members)))
+
+
+def own_updates(network: Network, received: Ensemble, update: Update, members: Tensor) -> Tensor:
+    """How each participant changed its own cluster's head (full topology: whole model), (participants, parameters)."""
+    before = own_parameters(network, received)
+    started = update.started[own_rows(update, members)].to(before)
+    return own_models(network, update, members) - started @ before
+
+
+def whole_updates(network: Network, received: Ensemble, update: Update, members: Tensor) -> Tensor:
+    """How each participant changed its own cluster's model, a shared extractor included."""
+    own = own_updates(network, received, update, members)
+    if received.topology == "full":
+        return own
+    shared = [
+        (update.models.extractors[name] - sent).reshape(len(update.clients), -1)
+        for name, sent in sorted(received.extractors.items())
+        if name not in network.buffers
+    ]
+    return torch.cat([own, *shared], dim=1)
+
+
+def part_model(
+    ensemble: Ensemble,
+    update: Update,
+    part: Sequence[int],
+    column: int,
+    average: Average = MEAN,
+    buffers: frozenset[str] = NOTHING,
+) -> Ensemble:
+    """Average one cluster's model over a part of its clients; without participants it stays the cluster's."""
+    members = set(part)
+    inside = torch.tensor([client in members for client in update.clients])[update.owners]
+    mass = (update.mass[:, column] * inside).unsqueeze(1)
+    parent = ensemble.select([column])
+    if ensemble.topology == "full":
+        return _whole(parent, update.models, mass, average, buffers)
+    return Ensemble(ensemble.extractors, average.combine(parent.heads, update.models.heads, mass, NOTHING), "split")
+
+
+def merged(ensemble: Ensemble, kept: Sequence[int], owner: Sequence[int], sizes: Tensor) -> Ensemble:
+    """Size-weighted means of merged clusters: `kept` columns stay, `owner` says into which of them each one went."""
+    weights = torch.stack([(torch.tensor(owner) == column) * sizes for column in kept])
+    untouched = weights.sum(dim=1) == 0  # nobody has told the size of a cluster whose client never took part
+    weights[untouched, torch.tensor(kept)[untouched]] = 1
+    shares = weights / weights.sum(dim=1, keepdim=True)
+    return ensemble.map(lambda tensor: mix(shares.to(tensor.device), tensor))
+
+
+def with_columns(ensemble: Ensemble, parent: int, first: Ensemble, second: Ensemble) -> Ensemble:
+    """Put the first part's model in the parent's column and append the second's."""
+
+    def place(old: Params, one: Params, two: Params) -> Params:
+        return {
+            name: torch.cat([tensor[:parent], one[name], tensor[parent + 1 :], two[name]])
+            for name, tensor in old.items()
+        }
+
+    heads = place(ensemble.heads, first.heads, second.heads)
+    if ensemble.topology == "split":
+        return Ensemble(ensemble.extractors, heads, "split")
+    return Ensemble(place(ensemble.extractors, first.extractors, second.extractors), heads, "full")

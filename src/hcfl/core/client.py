@@ -1,0 +1,276 @@
+"""What clients do in a round: catch up, E-step, evidence for tiers 3 and 4, local training (spec §3 and §5).
+
+Everything is written for several clients, whose samples lie one after another; a real client is a group of one. An
+engine only decides whom it puts together, and who trains. Weights live on the CPU, features and models where the
+inputs are.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from hcfl.core.aggregation import own_parameters
+from hcfl.core.client_statistics import compared_features, first_signatures
+from hcfl.core.cluster_log import Change, follow, missed_split, origins
+from hcfl.core.local_plan import Trainer, at_rest, job, train
+from hcfl.core.sgd import LocalSGD, cross_entropy_per_cluster
+from hcfl.core.state import Broadcast, ClientState, Update
+from hcfl.data.local_data import LocalData
+from hcfl.methods import Method
+from hcfl.methods.local_models import Given
+from hcfl.models import Network
+from hcfl.models.ensemble import Copies, Ensemble, embed, forward
+from hcfl.models.inputs import some
+from hcfl.tiers import Assigned, FuzzyCMeans, Seen, SettlesAfterTraining, Single, Weights
+from hcfl.tiers.client_segments import Owners
+from hcfl.tiers.formulation import class_counts, objective
+from hcfl.tiers.gaussians import (
+    Moments,
+    component_responsibilities,
+    component_step,
+    feature_moments,
+    gaussian_moments,
+    mixture_log_density,
+)
+from hcfl.tiers.weighting import uniform
+
+
+def take_part(
+    method: Method,
+    network: Network,
+    sgd: LocalSGD,
+    data: LocalData,
+    broadcast: Broadcast,
+    clients: Sequence[int],
+    states: Mapping[int, ClientState],
+    seed: int,
+    trainer: Trainer = train,
+) -> tuple[Update, list[ClientState]]:
+    """Do the work of some clients in a round; who takes part for the first time has no state yet."""
+    owners, labels = data.owners, data.labels
+    known = [states.get(client) for client in clients]
+    new = torch.tensor([state is None for state in known])
+    weights = Weights.join(
+        [
+            catch_up(method, broadcast, client, state, Owners((samples,)))
+            for client, state, samples in zip(clients, known, owners.sizes, strict=True)
+        ]
+    )
+
+    # The E-step (tiers 1 and 2), from one look at the data.
+    looked, uninformed = looked_at(method, weights.client), ~must_look(method, weights.client)
+    features, log_prob = look(network, broadcast.ensemble, data, looked & ~uninformed.unsqueeze(1))
+    inputs = model_inputs(network, broadcast, data, weights.components)
+    density = inputs.log_density(weights.components, owners)
+    likelihood = method.formulation.log_likelihood(log_prob, labels, broadcast.class_shares, density)
+    likelihood = likelihood.masked_fill(~owners.each(looked), -torch.inf)
+    seen = Seen(
+        likelihood, owners, class_mix(labels, data.classes, owners), broadcast.class_shares, broadcast.round, new
+    )
+    after, gamma = method.weighting.e_step(weights, seen)
+    components, moments = inputs.m_step(weights.components, gamma, owners)
+    weights = replace(after, components=components)
+
+    # Local training.
+    own = [None if state is None else state.own for state in known]
+    plan = method.local.plan(
+        Given(broadcast.ensemble, owners, weights, gamma, method.weighting.hard, broadcast.common, own)
+    )
+    local = replace(sgd, proximal=method.local.proximal)
+    names = [("batches", broadcast.round, client) for client in clients]
+    purposes = [(seed, "local training", broadcast.round, client) for client in clients]
+    start = features if plan.received else _features(network, plan.start, data)
+    velocity = momentum(network, broadcast, plan.start, known) if sgd.keep_momentum else None
+    done = trainer(network, job(network, local, data, plan, start, seed, names, purposes, velocity))
+    trained = done.models
+    if isinstance(method.weighting, SettlesAfterTraining):
+        distances = parameter_distances(network, broadcast.ensemble, trained.rows()).cpu()
+        weights = replace(method.weighting.settle(weights, distances), components=weights.components)
+
+    # What they send and keep.
+    sizes = owners.lengths.float()
+    mass = method.local.mass(_counted(method, weights), method.weighting.hard) * sizes.view(-1, 1, 1)
+    update = Update(
+        clients=tuple(clients),
+        sizes=sizes,
+        models=trained.rows(),
+        owners=torch.repeat_interleave(torch.arange(len(clients)), trained.models),
+        started=plan.started.flatten(0, 1),
+        mass=mass.flatten(0, 1),
+        weights=weights.client,
+        objective=None if uninformed.any() else objective(likelihood, weights.client, owners),
+        counts=class_counts(gamma, labels, data.classes, owners) if method.uses_class_shares else None,
+        prototypes=compared_features(method, features, data),
+        signatures=first_signatures(method, network, sgd, data, broadcast, clients, new, seed, trainer),
+        moments=moments,
+    )
+    own = _each(trained if method.local.kept else None, len(clients))
+    momenta = _each(done.velocity, len(clients))
+    states_after = [
+        ClientState(broadcast.round, broadcast.clusters, *kept)
+        for kept in zip(weights.split(owners), own, momenta, strict=True)
+    ]
+    return update, states_after
+
+
+def momentum(network: Network, broadcast: Broadcast, start: Copies, known: Sequence[ClientState | None]) -> Copies:
+    """Return the velocity that each client begins with: what it kept, brought to the clusters of today, or zero."""
+    zero = at_rest(network, start)
+
+    def of_today(row: int, state: ClientState | None) -> Ensemble:
+        if state is None or state.velocity is None:
+            return zero.of(row)
+        one_each = state.velocity.clusters == len(state.clusters)
+        columns = origins(state.clusters, missed_by(state, broadcast)) if one_each else [0]
+        return state.velocity.select(columns if len(columns) == zero.models else [0])
+
+    return Copies.stack([of_today(row, state) for row, state in enumerate(known)])
+
+
+def missed_by(state: ClientState, broadcast: Broadcast) -> list[Change]:
+    """Return the changes of clusters since a client last took part."""
+    return [change for change in broadcast.changes if change.round >= state.round]
+
+
+def catch_up(method: Method, broadcast: Broadcast, client: int, state: ClientState | None, owners: Owners) -> Weights:
+    """Bring a client's weights to the clusters of today; somebody new starts from what the server has of it."""
+    if state is None:
+        start = method.weighting.start(broadcast.weights[[client]], owners)
+        return replace(start, components=method.uniform_components(len(broadcast.clusters)))
+    return weights_of_today(method, broadcast, client, state)
+
+
+def weights_of_today(method: Method, broadcast: Broadcast, client: int, state: ClientState) -> Weights:
+    """Apply the changes that a client missed to its weights.
+
+    A client with hard weights that was absent when its cluster was split belongs to neither part until it chooses.
+    """
+    missed = missed_by(state, broadcast)
+    weights = follow(state.weights, state.clusters, missed, client)
+    if method.weighting.hard and missed_split(state.weights, state.clusters, missed, client):
+        return replace(weights, client=uniform(weights.client.shape[1]).unsqueeze(0))
+    return weights
+
+
+def looked_at(method: Method, weights: Tensor) -> Tensor:
+    """Return which clusters each client looks at: its own where the server has assigned it to one, else all."""
+    return (weights == 1) | ~placed(method, weights).unsqueeze(1)
+
+
+def placed(method: Method, weights: Tensor) -> Tensor:
+    """Whether the server has assigned each client to a cluster: then it needs no other cluster's model."""
+    assigned = weights.max(dim=1).values == 1
+    return assigned if isinstance(method.weighting, Assigned) else torch.zeros_like(assigned)
+
+
+def must_look(method: Method, weights: Tensor) -> Tensor:
+    """Whether each client must look at its data before it trains, (clients,).
+
+    Not where its cluster is known, and nobody asks for features: a pass over all of its data would tell nothing.
+    """
+    settled = placed(method, weights) | isinstance(method.weighting, Single)
+    return ~settled | (method.topology == "split") | (method.formulation.gaussians > 0)
+
+
+def look(network: Network, ensemble: Ensemble, data: LocalData, looked: Tensor) -> tuple[Tensor | None, Tensor]:
+    """Return the shared features (split topology) and log p_k(y|x), (samples, clusters), on the CPU.
+
+    Every extractor runs once, on the samples of the clients that look at it.
+    """
+    labels = data.labels.to(data.inputs.device)
+    if ensemble.topology == "split":
+        features, logits = forward(network, ensemble, data.inputs)
+        return features, -cross_entropy_per_cluster(logits, labels).cpu()
+    log_prob = torch.zeros(len(data), ensemble.clusters)
+    for cluster, who in enumerate(data.owners.each(looked).T):
+        chosen = torch.nonzero(who).flatten().to(labels.device)
+        if len(chosen) == 0:
+            continue
+        everybody = len(chosen) == len(data)
+        inputs = data.inputs if everybody else some(data.inputs, chosen)
+        _, logits = forward(network, ensemble.select([cluster]), inputs)
+        mine = labels if everybody else labels[chosen]
+        log_prob[chosen.cpu(), cluster] = -cross_entropy_per_cluster(logits, mine)[:, 0].cpu()
+    return None, log_prob
+
+
+@dataclass(frozen=True)
+class ModelledInputs:
+    """Clients' inputs as the formulation models them: nothing, features in round 1, z with the Gaussians later."""
+
+    features: Tensor | None = None
+    z: Tensor | None = None
+    log_densities: Tensor | None = None
+
+    def log_density(self, components: Tensor | None, owners: Owners) -> Tensor | None:
+        """Log p_k(z) under each client's mixing ρ, (samples, clusters), where it is known already."""
+        if components is None or self.log_densities is None:
+            return None
+        return mixture_log_density(components, self.log_densities, owners)
+
+    def m_step(self, components: Tensor | None, gamma: Tensor, owners: Owners) -> tuple[Tensor | None, Moments | None]:
+        """Return the new mixing ρ and what the server needs to estimate the Gaussians."""
+        if components is None or self.features is None:
+            return components, None
+        if self.log_densities is None or self.z is None:
+            return components, feature_moments(self.features)
+        joint = component_responsibilities(components, self.log_densities, gamma, owners)
+        return component_step(components, joint, owners), gaussian_moments(joint, self.z)
+
+
+def model_inputs(network: Network, broadcast: Broadcast, data: LocalData, components: Tensor | None) -> ModelledInputs:
+    """Embed the inputs by the initial extractor, where the formulation has a density of them."""
+    if components is None:
+        return ModelledInputs()
+    assert broadcast.anchor is not None
+    features = embed(network, broadcast.anchor.extractor(0), data.inputs)
+    if broadcast.gaussians is None:
+        return ModelledInputs(features)
+    z = broadcast.gaussians.embed(features)
+    return ModelledInputs(features, z, broadcast.gaussians.log_densities(z))
+
+
+def class_mix(labels: Tensor, classes: int, owners: Owners) -> Tensor:
+    """p_i(y) of each client, (clients, classes)."""
+    counts = torch.bincount(owners.index * classes + labels, minlength=len(owners) * classes)
+    return counts.view(len(owners), classes) / owners.lengths.unsqueeze(1)
+
+
+def parameter_distances(network: Network, received: Ensemble, trained: Ensemble) -> Tensor:
+    """‖θ_k − θ_i‖₂ of one trained model of each client to every cluster, (clients, clusters).
+
+    Over all parameters that are the cluster's own.
+    """
+    mine, centres = own_parameters(network, trained), own_parameters(network, received)
+    return torch.stack([torch.linalg.vector_norm(mine - centre, dim=1) for centre in centres], dim=1)
+
+
+def _counted(method: Method, weights: Weights) -> Tensor:
+    """How much clients count in each cluster: their weight, in fuzzy c-means u^m."""
+    return weights.client**method.weighting.fuzzifier if isinstance(method.weighting, FuzzyCMeans) else weights.client
+
+
+def _each(models: Copies | None, clients: int) -> list[Ensemble | None]:
+    """Return what each client keeps of its own."""
+    return [None if models is None else _copy(models.of(row)) for row in range(clients)]
+
+
+def _copy(models: Ensemble) -> Ensemble:
+    """Copy one client's models: as views of all clients' tensors, they would keep all of them alive."""
+    extractors = {name: tensor.clone() for name, tensor in models.extractors.items()}
+    return Ensemble(extractors, {name: tensor.clone() for name, tensor in models.heads.items()}, models.topology)
+
+
+def _features(network: Network, start: Copies, data: LocalData) -> Tensor | None:
+    """Return the features of extractors that clients kept to themselves."""
+    if start.topology == "full":
+        return None
+    parts = torch.split(torch.arange(len(data)), list(data.owners.sizes))
+    return torch.cat(
+        [
+            embed(network, start.of(row).extractor(0), some(data.inputs, part.to(data.inputs.device)))
+            for row, part in enumerate(parts)
+        ]
+    )

@@ -1,0 +1,288 @@
+"""Measurement: Val, Test, clustering quality against the truth, and the cost ledger (spec §8)."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, fields, replace
+from typing import Literal
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from hcfl.core.client import class_mix, placed, weights_of_today
+from hcfl.core.cluster_log import follow
+from hcfl.core.server import counted_clusters, shares
+from hcfl.core.state import Broadcast, ClientState, ServerState, Update
+from hcfl.data import Federation, Newcomer, Truth
+from hcfl.errors import InputError
+from hcfl.methods import Method
+from hcfl.models import Network, Params
+from hcfl.models.ensemble import Ensemble, class_log_probs, embed
+from hcfl.models.inputs import Scaled
+from hcfl.tiers import Conditional, Correlation, Prototypes, Seen, Weights
+from hcfl.tiers.client_segments import Owners
+from hcfl.tiers.gaussians import (
+    Gaussians,
+    Moments,
+    component_responsibilities,
+    component_step,
+    mixture_log_density,
+)
+from hcfl.tiers.weighting import responsibilities, uniform
+
+FRESH_STEPS = 20
+"""E-steps from uniform weights that a fresh newcomer takes."""
+
+
+def mixture(log_probs: Tensor, weights: Tensor) -> Tensor:
+    """Return log Σ_k ω̃_k·p_k(·|x), (samples, classes), from (samples, clusters, classes) and weights per sample."""
+    return torch.logsumexp(weights.log().unsqueeze(2) + log_probs, dim=1)
+
+
+def log_densities(federation: Federation, network: Network, state: ServerState, inputs: Tensor) -> Tensor | None:
+    """Log N_a(z) of raw inputs under each Gaussian, (samples, Gaussians), where the formulation models them."""
+    if state.gaussians is None or state.anchor is None:
+        return None
+    features = embed(network, state.anchor.extractor(0), Scaled(inputs, federation.scaling))
+    return state.gaussians.log_densities(state.gaussians.embed(features))
+
+
+def val_accuracy(
+    federation: Federation, network: Network, method: Method, state: ServerState, clients: Mapping[int, ClientState]
+) -> float | None:
+    """Sample-weighted accuracy over all clients' held-out data, predicted with each one's ω̃, or its own model."""
+    rows, owners = federation.val_rows, federation.val_owners
+    if not len(rows):
+        return None
+    inputs = federation.x[rows.to(federation.x.device)]
+    log_probs = class_log_probs(network, state.ensemble, Scaled(inputs, federation.scaling))
+    weights = owners.each(state.weights)
+    if (densities := log_densities(federation, network, state, inputs)) is not None:
+        density = mixture_log_density(_components(method, state, clients), densities, owners)
+        weights = torch.softmax(weights.log() + density, dim=1)
+    scores = mixture(log_probs, weights.to(log_probs.device))
+    for client, known in clients.items():
+        if known.own is not None and len(federation.val[client]):
+            at = torch.nonzero(owners.index == client).flatten()
+            mine = Scaled(inputs[at.to(inputs.device)], federation.scaling)
+            scores[at.to(scores.device)] = class_log_probs(network, known.own, mine)[:, 0]
+    return _accuracy(scores, federation.y[rows])
+
+
+def as_clients_know(state: ServerState, clients: Mapping[int, ClientState]) -> ServerState:
+    """Return the server's state with everybody's own weights, where they told the server less."""
+    weights = state.weights.clone()
+    for client, known in clients.items():
+        missed = [change for change in state.changes if change.round >= known.round]
+        weights[client] = follow(known.weights, known.clusters, missed, client).client[0]
+    return replace(state, weights=weights)
+
+
+def _components(method: Method, state: ServerState, clients: Mapping[int, ClientState]) -> Tensor:
+    """Every client's ρ over the clusters of today, (clients, clusters, Gaussians); uniform for who never took part."""
+    start = method.uniform_components(len(state.clusters))
+    assert start is not None
+    table = start.repeat(len(state.members), 1, 1)
+    for client, known in clients.items():
+        missed = [change for change in state.changes if change.round >= known.round]
+        now = follow(known.weights, known.clusters, missed, client).components
+        assert now is not None
+        table[client] = now[0]
+    return table
+
+
+@dataclass(frozen=True)
+class TestResult:
+    """Accuracy of each virtual newcomer, and the weights that they go on with."""
+
+    per_concept: tuple[float, ...]
+    weights: tuple[Weights, ...]
+
+    @property
+    def mean(self) -> float | None:
+        """Return the average over concepts, if there is a test set."""
+        return sum(self.per_concept) / len(self.per_concept) if self.per_concept else None
+
+
+def meet_newcomers(federation: Federation, method: Method, clusters: int) -> tuple[Weights, ...]:
+    """Return the uniform weights that the virtual newcomers start with."""
+    start = Weights(uniform(clusters).unsqueeze(0), components=method.uniform_components(clusters))
+    return (start,) * len(federation.newcomers)
+
+
+def catch_up_newcomers(weights: tuple[Weights, ...], before: ServerState, after: ServerState) -> tuple[Weights, ...]:
+    """Let newcomers follow the clusters that were added and removed in a round."""
+    changes = after.changes[len(before.changes) :]
+    return tuple(follow(mine, before.clusters, changes, None) for mine in weights)
+
+
+def without_shares(method: Method) -> Method:
+    """Return a method whose E-step goes by log p_k(y|x) alone; refuse one that has no P_k there to leave out."""
+    if not isinstance(method.formulation, Correlation):
+        raise InputError(
+            f"evaluation.plain_newcomers = true: {method.name} finds weights without P_k anyway, so it must be false"
+        )
+    return replace(method, formulation=Conditional())
+
+
+def test_accuracy(
+    federation: Federation,
+    network: Network,
+    method: Method,
+    after: ServerState,
+    weights: tuple[Weights, ...],
+    form: Literal["persistent", "fresh"],
+) -> TestResult:
+    """Let each virtual newcomer find its weights on labelled test samples and measure it on the others.
+
+    Persistent newcomers go on from their weights and take one E-step; fresh ones start uniform. The test images are
+    embedded once, not once per concept.
+    """
+    if federation.test_x is None or not federation.newcomers:
+        return TestResult((), weights)
+    log_probs = class_log_probs(network, after.ensemble, Scaled(federation.test_x, federation.scaling))
+    log_probs[:, ~counted_clusters(method, after)] = -torch.inf
+    densities = log_densities(federation, network, after, federation.test_x)
+    class_shares = shares(method, after, federation.classes)
+    steps = 1
+    if form == "fresh":
+        weights, steps = meet_newcomers(federation, method, len(after.clusters)), FRESH_STEPS
+    accuracies, found = [], []
+    for newcomer, mine in zip(federation.newcomers, weights, strict=True):
+        for _ in range(steps):
+            mine = newcomer_step(method, newcomer, log_probs, densities, class_shares, mine)
+        rows = newcomer.score_rows
+        owners, log_weights = Owners((len(rows),)), mine.client.log().expand(len(rows), -1)
+        if densities is not None and mine.components is not None:
+            log_weights = log_weights + mixture_log_density(mine.components, densities[rows], owners)
+        weights_each = torch.softmax(log_weights, dim=1).to(log_probs.device)
+        scores = mixture(log_probs[rows.to(log_probs.device)], weights_each)
+        accuracies.append(_accuracy(scores, newcomer.score_labels))
+        found.append(mine)
+    return TestResult(tuple(accuracies), tuple(found))
+
+
+def newcomer_step(
+    method: Method,
+    newcomer: Newcomer,
+    log_probs: Tensor,
+    densities: Tensor | None,
+    class_shares: Tensor,
+    weights: Weights,
+) -> Weights:
+    """One E-step of a newcomer on its labelled samples; it never contributes to F, nor to the Gaussians."""
+    labels, components, density = newcomer.fit_labels, weights.components, None
+    device, owners = log_probs.device, Owners((len(labels),))
+    log_prob = log_probs[newcomer.fit_rows.to(device), :, labels.to(device)].cpu()
+    if densities is not None and components is not None:
+        density = mixture_log_density(components, densities[newcomer.fit_rows], owners)
+    log_likelihood = method.formulation.log_likelihood(log_prob, labels, class_shares, density)
+    if densities is not None and components is not None:
+        gamma = responsibilities(owners.each(weights.client), log_likelihood)
+        joint = component_responsibilities(components, densities[newcomer.fit_rows], gamma, owners)
+        components = component_step(components, joint, owners)
+    seen = Seen(log_likelihood, owners, class_mix(labels, class_shares.shape[1], owners), class_shares)
+    return Weights(method.weighting.newcomer(weights.client, seen), components=components)
+
+
+def _accuracy(scores: Tensor, labels: Tensor) -> float:
+    return float((scores.argmax(dim=1) == labels.to(scores.device)).double().mean())
+
+
+@dataclass(frozen=True)
+class Quality:
+    """Clusters found against the true concepts, over the clients that have taken part; None where nobody knows."""
+
+    ari: float | None = None
+    ari_affected: float | None = None
+    nmi: float | None = None
+    purity: float | None = None
+
+
+def clustering_quality(truth: Truth | None, members: NDArray[np.int64]) -> Quality:
+    """Compare each client's cluster with its concept; −1 marks clients who never took part."""
+    seen = members >= 0
+    if truth is None or not seen.any():
+        return Quality()
+    from sklearn.metrics import adjusted_rand_score, normalized_mutual_info_score  # takes a second: not for clients
+
+    true, found = truth.concept[seen], members[seen]
+    affected = None if truth.affected is None else truth.affected[seen]
+    return Quality(
+        ari=float(adjusted_rand_score(true, found)),
+        ari_affected=float(adjusted_rand_score(true[affected], found[affected]))
+        if affected is not None and affected.any()
+        else None,
+        nmi=float(normalized_mutual_info_score(true, found)),
+        purity=purity(true, found),
+    )
+
+
+def purity(true: NDArray[np.int64], found: NDArray[np.int64]) -> float:
+    """Return the share of clients whose concept is the most common one of their cluster."""
+    matches = sum(np.bincount(true[found == cluster]).max() for cluster in np.unique(found))
+    return float(matches / len(true))
+
+
+CHANGE_BYTES = 16
+"""A cluster change as a client receives it: rule, parent, child and its own part, as four 32-bit numbers."""
+
+
+def bytes_down(broadcast: Broadcast, method: Method, clients: Mapping[int, ClientState | None]) -> dict[str, int]:
+    """Return what the server sends to all participants, by part; None stands for who takes part for the first time.
+
+    Clients get the changes since they last took part; those who never did, the weights that they start from, and the
+    initial model where it is needed (in round 1 it is what they get anyway). Whom the server assigns to a cluster gets
+    this cluster's model only.
+    """
+    if not method.federated:
+        return {}
+    old = {client: state for client, state in clients.items() if state is not None}
+    today = {client: weights_of_today(method, broadcast, client, state).client[0] for client, state in old.items()}
+    news = sum(change.round >= state.round for state in old.values() for change in broadcast.changes)
+    each, new = len(clients), len(clients) - len(old)
+    weights = torch.stack([today.get(client, broadcast.weights[client]) for client in clients])
+    single = int(placed(method, weights).sum())
+    one, everything = broadcast.ensemble.select([0]), broadcast.ensemble
+    extra = [part for part in (broadcast.common, broadcast.gaussians) if part is not None]
+    anchor = 0 if broadcast.anchor is None or broadcast.round == 1 else _all_bytes(broadcast.anchor)
+    return {
+        "extractor": single * _size(one.extractors) + (each - single) * _size(everything.extractors),
+        "heads": single * _size(one.heads) + (each - single) * _size(everything.heads),
+        "class_shares": each * _bytes(broadcast.class_shares) if method.uses_class_shares else 0,
+        "changes": CHANGE_BYTES * news,
+        "weights": _bytes(broadcast.weights[0]) * new,
+        "other models": each * sum(_all_bytes(part) for part in extra) + new * anchor,
+    }
+
+
+def bytes_up(method: Method, update: Update) -> dict[str, int]:
+    """Return what all participants send, by part."""
+    if not method.federated:
+        return {}
+    if update.sealed is not None:
+        return {"sums": update.sealed}
+    moments = 0 if update.moments is None else _all_bytes(update.moments)
+    return {
+        "extractor": _size(update.models.extractors),
+        "heads": _size(update.models.heads),
+        "prototypes": 0 if update.prototypes is None else _all_bytes(update.prototypes),
+        "counts": 0 if update.counts is None else _bytes(update.counts),
+        "weights": _bytes(update.weights),
+        "signatures": sum(_bytes(signature) for signature in update.signatures.values()),
+        "moments": len(update.clients) * moments,
+    }
+
+
+def _all_bytes(part: Ensemble | Prototypes | Moments | Gaussians) -> int:
+    """Return the size of everything a message's part holds."""
+    tensors = (getattr(part, entry.name) for entry in fields(part))
+    return sum(_bytes(t) if isinstance(t, Tensor) else _size(t) for t in tensors if not isinstance(t, str))
+
+
+def _bytes(tensor: Tensor) -> int:
+    return tensor.numel() * tensor.element_size()
+
+
+def _size(params: Params) -> int:
+    return sum(_bytes(tensor) for tensor in params.values())

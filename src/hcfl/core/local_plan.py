@@ -1,0 +1,132 @@
+"""Local training as a job: which models, which samples in which order; the sequential trainer."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from hcfl import rng
+from hcfl.core.sgd import Batches, LocalSGD, shuffle, train_extractor, train_heads, train_model
+from hcfl.data.local_data import LocalData
+from hcfl.methods.local_models import Plan
+from hcfl.models import Network, Params
+from hcfl.models.ensemble import Copies, Ensemble, joined, rows, stack
+
+Phase = Literal["heads", "extractor"]
+"""What is being trained: heads on features that are known, or an extractor, alone or together with heads."""
+
+
+@dataclass(frozen=True)
+class Job:
+    """The training of some clients, to be done."""
+
+    plan: Plan
+    features: Tensor | None
+    """Of the extractors that training starts from, in the split topology."""
+    data: LocalData
+    batches: Batches
+    sgd: LocalSGD
+    purposes: Sequence[tuple[int | str, ...]]
+    """For each client, the name of the random numbers that layers draw in training, and of dropout's masks."""
+    velocity: Copies | None = None
+    """The momentum that clients begin with, of what they train; None: all begin at rest, and keep none."""
+
+    def key(self, client: int, phase: Phase) -> int:
+        """Return what a client's masks of dropout come from, the same for all of its models."""
+        seed, *purpose = self.purposes[client]
+        return rng.derive(int(seed), *purpose, "dropout", phase)
+
+
+@dataclass(frozen=True)
+class Trained:
+    """What training gave."""
+
+    models: Copies
+    velocity: Copies | None = None
+    """The momentum at the end, where clients keep it."""
+
+
+def job(
+    network: Network,
+    sgd: LocalSGD,
+    data: LocalData,
+    plan: Plan,
+    features: Tensor | None,
+    seed: int,
+    names: Sequence[tuple[int | str, ...]],
+    purposes: Sequence[tuple[int | str, ...]],
+    velocity: Copies | None = None,
+) -> Job:
+    """Shuffle the samples of each client by its own random numbers, which `names` tell apart."""
+    generators = [rng.torch_generator(seed, *name) for name in names]
+    batches = shuffle(data.owners, sgd, generators, singles=not network.buffers)
+    return Job(plan, features, data, batches, sgd, purposes, velocity)
+
+
+Trainer = Callable[[Network, Job], Trained]
+"""The training of some clients, as an engine does it."""
+
+
+def at_rest(network: Network, start: Copies) -> Copies:
+    """Return a velocity of zero for everything that training from `start` changes."""
+    zero = start.map(torch.zeros_like)
+    extractors = {name: tensor for name, tensor in zero.extractors.items() if name not in network.untrained}
+    return Copies(extractors, zero.heads, zero.topology)
+
+
+def train(network: Network, job: Job) -> Trained:
+    """Train what is planned, one client after another."""
+    trained = []
+    velocity = None if job.velocity is None else job.velocity.map(torch.clone)
+    for client, (seed, *purpose) in enumerate(job.purposes):
+        with rng.scoped(int(seed), *purpose):
+            trained.append(_train_one(network, job, client, None if velocity is None else velocity.of(client)))
+    return Trained(Copies.stack(trained), velocity)
+
+
+def _train_one(network: Network, job: Job, client: int, velocity: Ensemble | None) -> Ensemble:
+    """Train one client's extractor and heads in the order that was asked for (split), or its whole models (full).
+
+    The velocity, where there is one, is updated in place.
+    """
+    inputs, device, batches, sgd = job.data.inputs, job.data.inputs.device, job.batches.of(client), job.sgd
+    start, anchor = job.plan.start.of(client), job.plan.anchor.of(client)
+    labels, gamma = job.data.labels.to(device), job.plan.gamma.to(device)
+    key = job.key(client, "extractor")
+    if start.topology == "split":
+        extractor, heads, anchors = start.extractor(0), start.heads, (anchor.extractor(0), anchor.heads)
+        momenta = None if velocity is None else (velocity.extractor(0), velocity.heads)
+        samples = labels, gamma, batches, sgd
+        if sgd.order == "together":
+            extractor, heads = train_model(network, extractor, heads, inputs, *samples, anchors, momenta, key)
+        else:
+            assert job.features is not None
+            of_extractor, of_heads = momenta or (None, None)
+            first = job.key(client, "heads")
+            heads = train_heads(network, heads, job.features, *samples, anchors[1], of_heads, first)
+            extractor = train_extractor(network, extractor, heads, inputs, *samples, anchors[0], of_extractor, key)
+        return Ensemble(stack([extractor]), heads, "split")
+    models = [
+        train_model(
+            network,
+            start.extractor(k),
+            rows(start.heads, [k]),
+            inputs,
+            labels,
+            gamma[:, [k]],
+            batches,
+            sgd,
+            (anchor.extractor(k), rows(anchor.heads, [k])),
+            None if velocity is None else (velocity.extractor(k), _column(velocity.heads, k)),
+            key,
+        )
+        for k in range(start.clusters)
+    ]
+    return Ensemble(stack([extractor for extractor, _ in models]), joined([head for _, head in models]), "full")
+
+
+def _column(heads: Params, k: int) -> Params:
+    """Return one head of several, as views."""
+    return {name: tensor[k : k + 1] for name, tensor in heads.items()}

@@ -1,0 +1,125 @@
+"""Algorithm 1: the training loop, one function from state to state; a method only fills the tiers (spec §5)."""
+
+from collections.abc import Iterator
+from itertools import pairwise
+from time import perf_counter
+
+from torch import Tensor
+
+from hcfl import rng
+from hcfl.core import server
+from hcfl.core.cluster_log import Split
+from hcfl.core.collect import gather
+from hcfl.core.evaluation import (
+    TestResult,
+    as_clients_know,
+    bytes_down,
+    bytes_up,
+    catch_up_newcomers,
+    clustering_quality,
+    meet_newcomers,
+    test_accuracy,
+    val_accuracy,
+    without_shares,
+)
+from hcfl.core.record import PHASES, Record
+from hcfl.core.setting import Setting
+from hcfl.core.state import RunState, Update
+from hcfl.methods import Method
+from hcfl.models.ensemble import Ensemble
+from hcfl.tiers.distance import without_shared_class
+
+
+def begin(setting: Setting, ensemble: Ensemble) -> RunState:
+    """Return the state before the first round."""
+    federation = setting.federation
+    start = server.begin(setting.method, ensemble, federation.clients, federation.classes)
+    return RunState(start, {}, meet_newcomers(federation, setting.method, ensemble.clusters))
+
+
+def sample_clients(setting: Setting, round_: int) -> list[int]:
+    """Draw this round's participants, in the order of their ids."""
+    clients = setting.federation.clients
+    wanted = max(1, round(setting.participation * clients))
+    drawn = rng.numpy_generator(setting.seed, "participants", round_).permutation(clients)[:wanted]
+    return sorted(drawn.tolist())
+
+
+def play_round(setting: Setting, state: RunState, evaluate: bool = True) -> tuple[RunState, Record]:
+    """Play one round; measuring it can be left out."""
+    times = [perf_counter()]
+    federation, method, network = setting.federation, setting.method, setting.network
+
+    # 1. Sample clients and send them the models, P_k and the clusters that were added and removed.
+    message = server.broadcast(method, state.server, federation.classes)
+    participants = sample_clients(setting, message.round)
+
+    # 2. Clients: catch up, E-step, local training; what is no possible upload does not count.
+    gathered = gather(setting, message, participants, state.clients)
+    update, clients = gathered.update, {**state.clients, **gathered.states}
+    participants = list(update.clients)
+
+    # 3. Server: aggregate, distances (tier 4), adapt (tier 3).
+    times.append(perf_counter())  # not before: looking at the update waited for a GPU
+    after, distances = server.conclude(method, network, state.server, update, setting.seed)
+    times.append(perf_counter())
+
+    # 4. Evaluate and record.
+    newcomers = catch_up_newcomers(state.newcomers, state.server, after)
+    val, test = None, TestResult((), newcomers)
+    if evaluate:
+        own, secret = update.held_out, update.noised or update.sealed is not None
+        known = as_clients_know(after, clients) if secret else after
+        val = val_accuracy(federation, network, method, known, clients) if own is None else _share(own)
+        seen_by = without_shares(method) if setting.plain_newcomers else method
+        test = test_accuracy(federation, network, seen_by, after, newcomers, setting.newcomers)
+    changes = after.changes[len(state.server.changes) :]
+    counts = server.counted_clusters(method, after).tolist()
+    sizes = {
+        cluster: int((after.members == column).sum()) for column, cluster in enumerate(after.clusters) if counts[column]
+    }
+    record = Record(
+        round=after.round,
+        participants=len(participants),
+        objective=None if update.objective is None else float(update.objective.sum() / update.sizes.sum()),
+        val=val,
+        test=test.mean,
+        test_per_concept=test.per_concept,
+        clusters=len(sizes),
+        cluster_sizes=sizes,
+        quality=clustering_quality(federation.truth, after.members.numpy()),
+        without_shared_class=_without_shared_class(method, update),
+        down=bytes_down(message, method, {client: state.clients.get(client) for client in participants}),
+        up=bytes_up(method, update),
+        seconds=_by_phase(*times, perf_counter()),
+        changes=changes,
+        distances=distances if any(isinstance(change, Split) for change in changes) else None,
+        missing=gathered.missing,
+    )
+    return RunState(after, clients, test.weights), record
+
+
+def _by_phase(*times: float) -> dict[str, float]:
+    """Return the seconds of each phase from the times between which they lie."""
+    return {phase: end - begin for phase, (begin, end) in zip(PHASES, pairwise(times), strict=True)}
+
+
+def _share(held_out: Tensor) -> float | None:
+    """Return the share that is right of what clients measured themselves, on the models that the round began with."""
+    right, samples = held_out.sum(dim=0).tolist()
+    return right / samples if samples else None
+
+
+def _without_shared_class(method: Method, update: Update) -> float | None:
+    """Return the share of pairs of participants for whom class-wise distances say nothing."""
+    if update.prototypes is None or "prototypes" not in method.needs:
+        return None
+    return without_shared_class(update.prototypes)
+
+
+def play(setting: Setting, state: RunState, rounds: int) -> Iterator[tuple[RunState, Record]]:
+    """Play until `rounds` rounds are completed."""
+    while (done := state.server.round) < rounds:
+        measured = (done + 1) % setting.evaluate_every == 0 or done + 1 == rounds
+        state, record = play_round(setting, state, measured)
+        yield state, record

@@ -1,0 +1,198 @@
+"""What the server does in a round: aggregate, record, let tiers 4 and 3 decide, apply (spec §4 and §5)."""
+
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+
+from hcfl.core.aggregation import aggregate, common_model, own_models, own_updates, whole_updates, without_the_empty
+from hcfl.core.apply_decision import apply
+from hcfl.core.cluster_log import placed_by
+from hcfl.core.lost_ids import counted, hidden, listed
+from hcfl.core.state import Broadcast, ServerState, Update
+from hcfl.errors import InputError
+from hcfl.methods import Method
+from hcfl.methods.method import KEPT_EVIDENCE
+from hcfl.models import Network
+from hcfl.models.ensemble import Ensemble
+from hcfl.models.precision import matrix_products
+from hcfl.tiers import Correlation, Decision, HardByLoss, HardByParameters, Joint, Participants
+from hcfl.tiers import gaussians as densities
+from hcfl.tiers.distance import Distances, measured
+from hcfl.tiers.formulation import class_shares
+from hcfl.tiers.weighting import one_hot, uniform
+
+
+def begin(method: Method, ensemble: Ensemble, clients: int, classes: int) -> ServerState:
+    """Return the state before the first round: nobody has reported anything."""
+    clusters = ensemble.clusters
+    counts = torch.zeros(clients, clusters, classes) if method.uses_class_shares else None
+    members = torch.full((clients,), -1)
+    weights = uniform(clusters).repeat(clients, 1)
+    if method.clusters is None:
+        members = torch.arange(clients)
+        weights = one_hot(members, clusters)
+    return ServerState(
+        round=0,
+        ensemble=ensemble,
+        clusters=tuple(range(clusters)),
+        born=clusters,
+        weights=weights,
+        members=members,
+        counts=counts,
+        sizes=torch.zeros(clients),
+        last_seen=torch.zeros(clients, dtype=torch.long),
+        anchor=ensemble.select([0]) if method.uses_anchor else None,
+        common=ensemble.select([0]) if method.local.uses_common else None,
+    )
+
+
+def enlarge(method: Method, state: ServerState, clients: int) -> ServerState:
+    """Make room for clients who join later: nothing is known of them, so they start from all clusters alike."""
+    more = clients - len(state.members)
+    if more == 0:
+        return state
+    if method.clusters is None:
+        raise InputError(f"method = {method.name}: has a cluster for each client from the start, nobody can join")
+    weights, counts = uniform(len(state.clusters)).repeat(more, 1), state.counts
+    return replace(
+        state,
+        weights=torch.cat([state.weights, weights]),
+        members=torch.cat([state.members, torch.full((more,), -1)]),
+        counts=None if counts is None else torch.cat([counts, counts.new_zeros(more, *counts.shape[1:])]),
+        sizes=torch.cat([state.sizes, torch.zeros(more)]),
+        last_seen=torch.cat([state.last_seen, torch.zeros(more, dtype=torch.long)]),
+    )
+
+
+def broadcast(method: Method, state: ServerState, classes: int) -> Broadcast:
+    """Return what the next round's participants receive."""
+    return Broadcast(
+        round=state.round + 1,
+        ensemble=state.ensemble,
+        class_shares=shares(method, state, classes),
+        clusters=state.clusters,
+        changes=state.changes,
+        weights=state.weights,
+        anchor=state.anchor,
+        common=state.common,
+        gaussians=state.gaussians,
+    )
+
+
+def shares(method: Method, state: ServerState, classes: int) -> Tensor:
+    """P_k(y) from the latest report of all clients, also those not sampled now, (clusters, classes)."""
+    if state.counts is None:
+        return torch.full((len(state.clusters), classes), 1 / classes)
+    counts = state.counts.sum(dim=0)
+    floor = method.formulation.floor if isinstance(method.formulation, Correlation) else Correlation.floor
+    return class_shares(counts, floor)
+
+
+@matrix_products(rounded=False)
+def conclude(
+    method: Method, network: Network, state: ServerState, update: Update, seed: int = 0
+) -> tuple[ServerState, Distances | None]:
+    """Turn a round's updates into the next state: aggregate, record the reports, let tiers 4 and 3 decide, apply.
+
+    Also return the distances that tier 3 decided by, where it does.
+    """
+    after = record(state, update)
+    average, buffers = method.aggregation, network.buffers
+    table = listed(after)[list(update.clients)] if method.loses_ids else None
+    ensemble = aggregate(state.ensemble, update if table is None else counted(update, table), average, buffers)
+    if isinstance(method.weighting, HardByLoss | HardByParameters) and method.weighting.zero_empty:
+        ensemble = without_the_empty(ensemble, update)
+    common, ids = state.common, list(update.clients)
+    if common is not None:
+        common = common_model(state.ensemble, update, after.members[ids], average, buffers)
+    after = replace(
+        after,
+        ensemble=ensemble,
+        common=common,
+        gaussians=_estimate(method, state, update),
+    )
+
+    seen = replace(_participants(method, network, state, after, update), listed=table, seed=seed)
+    distance = None if method.distance is None else measured(method.distance, seen)
+    wait = seen.round <= method.warm_up
+    decision = Decision() if wait else method.adaptation.decide(seen, distance, _occupied(method, after))
+    decided_by = None if distance is None else Distances(seen.clients, distance)
+    return apply(state.ensemble, after, decision, method.weighting.hard, update, average, buffers), decided_by
+
+
+def _estimate(method: Method, state: ServerState, update: Update) -> densities.Gaussians | None:
+    """Return the Gaussians from this round's summed statistics; the first round's give the principal axes."""
+    if not isinstance(method.formulation, Joint):
+        return None
+    assert update.moments is not None
+    joint = method.formulation
+    if state.gaussians is None:
+        return densities.found(update.moments, joint.gaussians, joint.dimensions, joint.floor)
+    return densities.refit(state.gaussians, update.moments, joint.floor)
+
+
+def _occupied(method: Method, state: ServerState) -> Tensor:
+    """Return which clusters are some client's own, (clusters,); everybody's last report counts, absent or not.
+
+    Who has never reported could still join any of the clusters of the start, so those stay until all have spoken.
+    """
+    occupied = torch.bincount(state.members[state.members >= 0], minlength=len(state.clusters)) > 0
+    if (state.members < 0).any():
+        occupied |= torch.tensor([cluster < (method.clusters or 0) for cluster in state.clusters])
+    return occupied
+
+
+def counted_clusters(method: Method, state: ServerState) -> Tensor:
+    """Return which clusters count as such, (clusters,): all but those of clients whom public code of CFL lost."""
+    return ~hidden(state) if method.loses_ids else torch.ones(len(state.clusters), dtype=torch.bool)
+
+
+def record(state: ServerState, update: Update) -> ServerState:
+    """Remember each participant's report; a client's cluster is the one with its largest weight, where it is known."""
+    ids = torch.tensor(update.clients)
+    weights, members, sizes = state.weights.clone(), state.members.clone(), state.sizes.clone()
+    if update.sealed is None:
+        weights[ids] = update.weights
+        members[ids] = weights[ids].argmax(dim=1)
+    sizes[ids] = update.sizes
+    last_seen = state.last_seen.clone()
+    last_seen[ids] = state.round + 1
+    counts = state.counts
+    if counts is not None and update.counts is not None:
+        counts = counts.clone()
+        counts[ids] = update.counts
+    return replace(
+        state,
+        round=state.round + 1,
+        weights=weights,
+        members=members,
+        counts=counts,
+        sizes=sizes,
+        last_seen=last_seen,
+        signatures={**state.signatures, **update.signatures},
+    )
+
+
+def _participants(
+    method: Method, network: Network, before: ServerState, state: ServerState, update: Update
+) -> Participants:
+    """Gather what tiers 3 and 4 look at, of this round's participants; if only signatures, of all known clients."""
+    received, needs = before.ensemble, method.needs
+    by_signature = bool(needs) and needs <= KEPT_EVIDENCE
+    ids = sorted(state.signatures) if by_signature else list(update.clients)
+    members = state.members[ids]
+    named = placed_by(state.changes)
+    return Participants(
+        clients=tuple(ids),
+        members=members,
+        weights=state.weights[ids, members].to(next(iter(received.heads.values())).device),
+        prototypes=update.prototypes,
+        updates=own_updates(network, received, update, members) if "updates" in needs else None,
+        whole_updates=whole_updates(network, received, update, members) if "whole updates" in needs else None,
+        models=own_models(network, update, members) if "models" in needs else None,
+        signatures=torch.stack([state.signatures[client] for client in ids]) if KEPT_EVIDENCE & needs else None,
+        sizes=state.sizes[ids],
+        unplaced=torch.tensor([client not in named for client in ids], dtype=torch.bool),
+        round=state.round,
+    )

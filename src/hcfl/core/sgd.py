@@ -1,0 +1,219 @@
+"""Local training: γ-weighted cross-entropy by stochastic gradient descent (spec §3, eqs. (6) and (7))."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+from torch.nn.functional import cross_entropy, pad
+from torch.nn.utils.rnn import pad_sequence
+
+from hcfl.config import Order
+from hcfl.models import Network, Params, drop
+from hcfl.models.inputs import Inputs
+from hcfl.tiers.client_segments import Owners
+
+
+@dataclass(frozen=True)
+class LocalSGD:
+    """How clients train. The learning rate is constant."""
+
+    lr: float = 0.06
+    momentum: float = 0.9
+    keep_momentum: bool = False
+    """Whether a client's momentum goes on from its last round, as with one optimiser per client; else it is reset."""
+    weight_decay: float = 5e-4
+    batch: int = 128
+    epochs: int = 1
+    proximal: float = 0.0
+    """λ of the term λ/2‖θ − anchor‖² that some methods add to every loss."""
+    order: Order = "heads-first"
+    """Full models are always trained as a whole."""
+    drop_last: bool = False
+    """Whether an epoch leaves out its last batch where that is not full, unless it is the only one."""
+
+
+def cross_entropy_per_cluster(logits: Tensor, labels: Tensor) -> Tensor:
+    """CE_k of each sample, (samples, clusters), from logits (samples, clusters, classes)."""
+    samples, clusters, classes = logits.shape
+    each = (
+        labels.unsqueeze(1).expand(samples, clusters).reshape(-1)
+    )  # torch is slow where classes are not the last axis
+    return cross_entropy(logits.reshape(-1, classes), each, reduction="none").view(samples, clusters)
+
+
+def weighted_loss(logits: Tensor, labels: Tensor, gamma: Tensor) -> Tensor:
+    """1/|batch| · Σ_j Σ_k γ_jk·CE_k: eqs. (6) and (7). Heads share no parameter, so each gets its own gradient."""
+    return (gamma * cross_entropy_per_cluster(logits, labels)).sum() / len(labels)
+
+
+@dataclass(frozen=True)
+class Batches:
+    """The order in which some clients go through their samples, lined up step by step."""
+
+    index: Tensor
+    """(clients, steps, width): rows of all clients' samples; where a batch is shorter than others, any."""
+    sizes: Tensor
+    """(clients, steps): how many of a batch's rows count; 0: the client does not take this step."""
+
+    def of(self, client: int) -> list[Tensor]:
+        """Return one client's batches."""
+        pairs = zip(self.index[client], self.sizes[client].tolist(), strict=True)
+        return [rows[:size] for rows, size in pairs if size]
+
+
+def shuffle(owners: Owners, sgd: LocalSGD, generators: Sequence[torch.Generator], singles: bool = True) -> Batches:
+    """Shuffle all clients' samples anew every epoch; a last batch of one sample is left out unless it is the only one.
+
+    With `drop_last`, so is any last batch that is not full. Without `singles` no batch of one sample is used at all:
+    batch normalisation cannot train on it.
+    """
+    epochs = range(sgd.epochs)
+    orders = [
+        torch.randperm(samples, generator=generator)
+        for samples, generator in zip(owners.sizes, generators, strict=True)
+        for _ in epochs
+    ]
+    width = min(sgd.batch, max(owners.sizes))
+    steps = -(-max(owners.sizes) // width)
+    lined = pad(pad_sequence(orders, batch_first=True), (0, steps * width - max(owners.sizes)))
+    samples = owners.lengths.view(-1, 1)
+    starts = samples.cumsum(dim=0) - samples
+    index = lined.view(len(owners), sgd.epochs * steps, width) + starts.unsqueeze(2)
+    sizes = (samples - width * torch.arange(steps)).clamp(0, width)
+    wanted = ((samples <= sgd.batch) | (sgd.batch == 1)) & singles
+    sizes = torch.where((sizes == 1) & ~wanted, 0, sizes)
+    if sgd.drop_last:
+        sizes = torch.where((sizes < sgd.batch) & (samples > sgd.batch), 0, sizes)
+    sizes = sizes.repeat(1, sgd.epochs)
+    return Batches(index.clamp_max(owners.samples - 1), sizes)
+
+
+def descend(
+    params: Sequence[Params],
+    loss: Callable[..., Tensor],
+    batches: Sequence[object],
+    sgd: LocalSGD,
+    anchors: Sequence[Params] | None = None,
+    velocities: Sequence[Params] | None = None,
+) -> list[Params]:
+    """Minimise loss(batch, *params) + λ/2‖params − anchors‖² over the batches by SGD; the parameters stay as they are.
+
+    Without anchors, the proximal term pulls towards the start. Momentum starts from `velocities`, which are updated in
+    place, or from rest.
+
+    The step is torch.optim.SGD's, written out: on models this small the optimiser object costs more than the step.
+    """
+    trained = [{name: tensor.detach().clone().requires_grad_() for name, tensor in p.items()} for p in params]
+    leaves = [leaf for p in trained for leaf in p.values()]
+    targets = [anchor[name] for p, anchor in zip(params, anchors or params, strict=True) for name in p]
+    momenta = line_up_velocities(params, velocities)
+    for batch in batches if leaves else []:
+        gradients = torch.autograd.grad(loss(batch, *trained), leaves, allow_unused=True, materialize_grads=True)
+        with torch.no_grad():
+            for leaf, velocity, gradient, target in zip(leaves, momenta, gradients, targets, strict=True):
+                velocity.mul_(sgd.momentum).add_(gradient).add_(leaf, alpha=sgd.weight_decay)
+                if sgd.proximal:
+                    velocity.add_(leaf - target, alpha=sgd.proximal)
+                leaf.sub_(velocity, alpha=sgd.lr)
+    return [{name: leaf.detach() for name, leaf in p.items()} for p in trained]
+
+
+def line_up_velocities(params: Sequence[Params], velocities: Sequence[Params] | None) -> list[Tensor]:
+    """Return the velocity of every parameter, in the order of the parameters; zeros where none is given."""
+    if velocities is None:
+        return [torch.zeros_like(tensor) for p in params for tensor in p.values()]
+    return [velocity[name] for p, velocity in zip(params, velocities, strict=True) for name in p]
+
+
+def train_heads(
+    network: Network,
+    heads: Params,
+    features: Tensor,
+    labels: Tensor,
+    gamma: Tensor,
+    batches: Sequence[Tensor],
+    sgd: LocalSGD,
+    anchor: Params | None = None,
+    velocity: Params | None = None,
+    key: int = 0,
+) -> Params:
+    """Train stacked heads on frozen features, each with its column of γ: eq. (6).
+
+    Here and below, the proximal term's anchor is where training starts, unless another is given; a velocity that is
+    given is updated in place; `key` names the masks of dropout, which are fresh in every step.
+    """
+
+    def loss(step: tuple[int, Tensor], heads: Params) -> Tensor:
+        number, batch = step
+        seen = drop(features[batch], network.dropout, key, number)
+        logits = network.logits(heads, seen, training=True)
+        return weighted_loss(logits, labels[batch], gamma[batch])
+
+    return descend([heads], loss, [*enumerate(batches)], sgd, _alone(anchor), _alone(velocity))[0]
+
+
+def train_extractor(
+    network: Network,
+    extractor: Params,
+    heads: Params,
+    inputs: Inputs,
+    labels: Tensor,
+    gamma: Tensor,
+    batches: Sequence[Tensor],
+    sgd: LocalSGD,
+    anchor: Params | None = None,
+    velocity: Params | None = None,
+    key: int = 0,
+) -> Params:
+    """Train the extractor with the heads held fixed: eq. (7)."""
+    parameters, statistics = trained_parts(network, extractor)
+
+    def loss(step: tuple[int, Tensor], parameters: Params) -> Tensor:
+        number, batch = step
+        features = network.embed(parameters | statistics, inputs[batch], training=True)
+        features = drop(features, network.dropout, key, number)
+        return weighted_loss(network.logits(heads, features, training=True), labels[batch], gamma[batch])
+
+    found = descend([parameters], loss, [*enumerate(batches)], sgd, _alone(anchor), _alone(velocity))[0]
+    return found | statistics
+
+
+def train_model(
+    network: Network,
+    extractor: Params,
+    heads: Params,
+    inputs: Inputs,
+    labels: Tensor,
+    gamma: Tensor,
+    batches: Sequence[Tensor],
+    sgd: LocalSGD,
+    anchor: tuple[Params, Params] | None = None,
+    velocity: tuple[Params, Params] | None = None,
+    key: int = 0,
+) -> tuple[Params, Params]:
+    """Train an extractor and its stacked heads together, each head with its column of γ: eqs. (6) and (7) in one step.
+
+    A full model has one head.
+    """
+    parameters, statistics = trained_parts(network, extractor)
+
+    def loss(step: tuple[int, Tensor], parameters: Params, heads: Params) -> Tensor:
+        number, batch = step
+        features = network.embed(parameters | statistics, inputs[batch], training=True)
+        features = drop(features, network.dropout, key, number)
+        return weighted_loss(network.logits(heads, features, training=True), labels[batch], gamma[batch])
+
+    parameters, heads = descend([parameters, heads], loss, [*enumerate(batches)], sgd, anchor, velocity)
+    return parameters | statistics, heads
+
+
+def _alone(part: Params | None) -> list[Params] | None:
+    return None if part is None else [part]
+
+
+def trained_parts(network: Network, extractor: Params) -> tuple[Params, Params]:
+    """Return what is trained, and a copy of the rest: running statistics, which training changes in place."""
+    untrained = network.untrained
+    parameters = {name: tensor for name, tensor in extractor.items() if name not in untrained}
+    return parameters, {name: tensor.clone() for name, tensor in extractor.items() if name in untrained}

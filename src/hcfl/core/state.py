@@ -1,0 +1,219 @@
+"""State is data: what the server and the clients hold between rounds, and what they send each other.
+
+All are frozen dataclasses of tensors and numbers. A round maps them to new ones, so that saving, resuming, sending and
+testing need nothing else.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import accumulate
+
+import torch
+from torch import Tensor
+from torch.nn.utils import get_total_norm
+
+from hcfl.core.cluster_log import Change
+from hcfl.models.ensemble import Ensemble
+from hcfl.tiers import Prototypes, Weights
+from hcfl.tiers.gaussians import Gaussians, Moments, total
+
+
+@dataclass(frozen=True)
+class ServerState:
+    """What the server knows after a round. Of absent clients it keeps only the last report, with its age."""
+
+    round: int
+    """Rounds completed."""
+    ensemble: Ensemble
+    clusters: tuple[int, ...]
+    """Stable id of each column."""
+    born: int
+    """How many clusters ever existed: the next id."""
+    weights: Tensor
+    """ω̃ as last reported, (clients, clusters); uniform for clients of whom nothing is known."""
+    members: Tensor
+    """(clients,): each client's cluster as a column; −1 for clients of whom nothing is known, because they never took
+    part and no decision of the server's has placed them."""
+    counts: Tensor | None
+    """F as last reported, (clients, clusters, classes), where the formulation uses it."""
+    sizes: Tensor
+    """N_i as last reported, (clients,)."""
+    last_seen: Tensor
+    """The last round in which each client took part, (clients,); 0 for never."""
+    changes: tuple[Change, ...] = ()
+    """Every cluster added or removed so far, for clients who missed rounds."""
+    anchor: Ensemble | None = None
+    """The initial model, where clients are compared by how it changes on their data, or embed their inputs with it."""
+    common: Ensemble | None = None
+    """The N_i-weighted mean of all participants' models, where local training is held near it."""
+    signatures: Mapping[int, Tensor] = field(default_factory=dict)
+    """What each client sent when it first took part, where tiers 3 and 4 compare it."""
+    gaussians: Gaussians | None = None
+    """The density of the embedded inputs, where the formulation models it, from round 1 on."""
+
+    def column(self, cluster: int) -> int:
+        """Return the column of a cluster id."""
+        return self.clusters.index(cluster)
+
+
+@dataclass(frozen=True)
+class ClientState:
+    """What a client keeps to itself between rounds."""
+
+    round: int
+    """The last round it took part in."""
+    clusters: tuple[int, ...]
+    """The cluster ids that the columns of its weights stand for."""
+    weights: Weights
+    own: Ensemble | None = None
+    """Its own model, where it keeps one."""
+    velocity: Ensemble | None = None
+    """The momentum of what it trained, where it keeps it."""
+
+
+@dataclass(frozen=True)
+class Broadcast:
+    """What the server sends to each participant."""
+
+    round: int
+    ensemble: Ensemble
+    class_shares: Tensor
+    """P_k(y), (clusters, classes)."""
+    clusters: tuple[int, ...]
+    changes: tuple[Change, ...]
+    weights: Tensor
+    """(clients, clusters): a client that takes part for the first time starts from its row."""
+    anchor: Ensemble | None = None
+    """For those who take part for the first time; they keep it."""
+    common: Ensemble | None = None
+    gaussians: Gaussians | None = None
+    attempt: int = 0
+    """How often the round was played before, without a quorum."""
+
+
+@dataclass(frozen=True)
+class Missing:
+    """A client that was asked and does not count in a round."""
+
+    client: int
+    reason: str
+    refused: bool = False
+    """Whether it sent something that was not let in; else nothing came."""
+    attempt: int = 0
+    """In which try at the round."""
+
+
+@dataclass(frozen=True)
+class Update:
+    """What participants send back, one row for each; one client's message is an update of one."""
+
+    clients: tuple[int, ...]
+    sizes: Tensor
+    """N_i, (participants,)."""
+    models: Ensemble
+    """What they trained: heads by row; extractors by row in the full topology, by participant in the split one."""
+    owners: Tensor
+    """(rows,): position of the participant whose model it is. With soft weights, each has a model for every cluster;
+    with hard ones, one."""
+    started: Tensor
+    """(rows, clusters): each model was trained from this mixture of the clusters' models."""
+    mass: Tensor
+    """(rows, clusters): how much each model counts in each cluster's average: N_i, times the participant's weight
+    where it is one model that counts in several."""
+    weights: Tensor
+    """ω̃, (participants, clusters)."""
+    objective: Tensor | None = None
+    """Σ_j log Σ_k ω̃_k L_k after the E-step, (participants,); None where some did not have to look at their data."""
+    counts: Tensor | None = None
+    """F, (participants, clusters, classes)."""
+    prototypes: Prototypes | None = None
+    signatures: Mapping[int, Tensor] = field(default_factory=dict)
+    """By client, of those who take part for the first time."""
+    moments: Moments | None = None
+    """The participants' sum."""
+    held_out: Tensor | None = None
+    """How many of its held-out samples the received models get right, and how many there are, (participants, 2), where
+    participants measure by themselves."""
+    sealed: int | None = None
+    """Bytes of all uploads where only their sum was opened: then rows are means, and nobody's weights are known."""
+    missing: tuple[Missing, ...] = ()
+    """Who was asked, too, and is not among them."""
+    noised: bool = False
+    """Whether participants have put noise into all of it: then they know their weights better than the server."""
+
+    @staticmethod
+    def of_nobody(broadcast: Broadcast) -> "Update":
+        """Return what comes where nobody answers."""
+        sent, clusters = broadcast.ensemble, len(broadcast.clusters)
+        extractors, heads = (
+            {name: tensor[:0] for name, tensor in part.items()} for part in (sent.extractors, sent.heads)
+        )
+        nothing = torch.zeros(0, clusters)
+        return Update(
+            clients=(),
+            sizes=torch.zeros(0),
+            models=Ensemble(extractors, heads, sent.topology),
+            owners=torch.zeros(0, dtype=torch.long),
+            started=nothing,
+            mass=nothing,
+            weights=nothing,
+        )
+
+    @staticmethod
+    def join(updates: Sequence["Update"]) -> "Update":
+        """Put the messages of several participants together."""
+        if len(updates) == 1:
+            return updates[0]
+        before = [0, *accumulate(len(update.clients) for update in updates)]
+        objectives = [update.objective for update in updates if update.objective is not None]
+        counts = [update.counts for update in updates if update.counts is not None]
+        prototypes = [update.prototypes for update in updates if update.prototypes is not None]
+        moments = [update.moments for update in updates if update.moments is not None]
+        held_out = [update.held_out for update in updates if update.held_out is not None]
+        return Update(
+            clients=tuple(client for update in updates for client in update.clients),
+            sizes=torch.cat([update.sizes for update in updates]),
+            models=Ensemble.join([update.models for update in updates]),
+            owners=torch.cat([update.owners + start for update, start in zip(updates, before, strict=False)]),
+            started=torch.cat([update.started for update in updates]),
+            mass=torch.cat([update.mass for update in updates]),
+            weights=torch.cat([update.weights for update in updates]),
+            objective=torch.cat(objectives) if len(objectives) == len(updates) else None,
+            counts=torch.cat(counts) if counts else None,
+            prototypes=Prototypes.join(prototypes) if prototypes else None,
+            signatures={client: mine for update in updates for client, mine in update.signatures.items()},
+            moments=total(moments) if moments else None,
+            held_out=torch.cat(held_out) if held_out else None,
+            missing=tuple(one for update in updates for one in update.missing),
+            noised=all(update.noised for update in updates),
+        )
+
+    @property
+    def finite(self) -> Tensor:
+        """Whether what each participant sent are numbers throughout, (participants,)."""
+        shared = self.models.topology == "split"
+        rows = self.weights.isfinite().all(dim=1)
+        if self.objective is not None:
+            rows = rows & self.objective.isfinite()
+        tensors = (*self.models.extractors.values(), *self.models.heads.values())
+        if get_total_norm([tensor for tensor in tensors if tensor.is_floating_point()]).isfinite():
+            return rows  # nearly always so, and one number tells it
+        for part, by_participant in ((self.models.extractors, shared), (self.models.heads, False)):
+            # A sum is a number only if all its terms are.
+            fine = [tensor.reshape(len(tensor), -1).sum(dim=1).isfinite() for tensor in part.values()]
+            if fine:
+                each = torch.stack(fine).all(dim=0).cpu()
+                owners = torch.arange(len(self.clients)) if by_participant else self.owners
+                rows = rows & ~torch.zeros_like(rows).index_put_((owners[~each],), torch.tensor(True))
+        return rows
+
+
+@dataclass(frozen=True)
+class RunState:
+    """Everything a run is between two rounds."""
+
+    server: ServerState
+    clients: Mapping[int, ClientState]
+    """Of the clients who took part so far."""
+    newcomers: tuple[Weights, ...]
+    """The weights of the virtual newcomers, one for each concept."""

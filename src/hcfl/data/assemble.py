@@ -1,0 +1,321 @@
+"""Samples + settings + seed → federation: partition, concepts, noise, held-out data (spec §7 and §8)."""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import ArrayLike, NDArray
+from torch import Tensor
+
+from hcfl import rng
+from hcfl.config import Config, DataConfig
+from hcfl.config.scenarios import PARTITION_OF
+from hcfl.data import feature_shift, partition, shifts
+from hcfl.data.feature_shift import Corruption
+from hcfl.data.federation import VISIBLE_SHARE, Federation, Newcomer, Truth
+from hcfl.data.readers import cache
+from hcfl.data.readers.available_memory import check_room
+from hcfl.data.sources import Samples, check_arrays, read
+from hcfl.errors import InputError
+from hcfl.models.inputs import Scaling
+
+Rows = NDArray[np.int64]
+
+FIT_SHARE = 0.9
+"""Share of the test samples whose labels choose a newcomer's weights; the rest measure."""
+
+DEFAULTS: dict[str, dict[str, Any]] = {
+    # Three concepts that relabel most classes and a mild label shift: no single model can serve everybody.
+    "digits": {"clients": 30, "alpha": 10.0, "beta": 0.9},
+    "": {"clients": 10, "alpha": 1.0, "beta": 0.0},
+}
+"""What a source's federation looks like unless told otherwise; the empty name is any other source."""
+
+
+def build(config: DataConfig, seed: int) -> Federation:
+    """Build the federation of a configuration."""
+    return assemble(read(config), config, seed)
+
+
+def from_arrays(
+    x: ArrayLike,
+    y: ArrayLike,
+    client: ArrayLike | None,
+    concept: ArrayLike | None,
+    test: ArrayLike | None,
+    name: str,
+    seed: int,
+    settings: Mapping[str, Any],
+) -> Federation:
+    """Build a federation from a user's arrays."""
+    config = Config.parse({"data": {"source": name, **settings}}).data
+    optional = {"client": client, "concept": concept, "test": test}
+    given = {key: np.asarray(value) for key, value in optional.items() if value is not None}
+    samples = check_arrays(name, np.asarray(x), np.asarray(y), **given, kind=config.kind)
+    return assemble(samples, config, seed)
+
+
+def assemble(samples: Samples, config: DataConfig, seed: int) -> Federation:
+    """Deal samples to clients, or take the federation as the samples say it is."""
+    if samples.client is not None:
+        return _natural(samples, config, seed)
+    return _simulated(samples, filled_in(config), seed)
+
+
+def filled_in(config: DataConfig) -> DataConfig:
+    """Fill in the defaults of the source and of the chosen partition; settings of another partition are refused."""
+    defaults = DEFAULTS.get(config.source, DEFAULTS[""])
+    kind = config.partition or ("classes" if config.classes_per_client else "lda")
+    for name, owner in PARTITION_OF.items():
+        if (value := getattr(config, name)) is not None and kind != owner:
+            raise InputError(f"data.{name} = {value}: belongs to partition {owner}, but the partition is {kind}")
+    if kind == "natural":
+        raise InputError(f"data.partition = natural: {config.source} does not say which client holds a sample")
+    if (config.noise == "none") != (config.noise_rate == 0):
+        raise InputError(
+            f"data.noise = {config.noise} with data.noise_rate = {config.noise_rate:g}: "
+            "noise needs pair or symmetric, and a rate above 0"
+        )
+    if config.corrupted_share is not None and config.corruptions == "none":
+        raise InputError(
+            f"data.corrupted_share = {config.corrupted_share:g}: needs corruptions random, but they are none"
+        )
+    chosen: dict[str, Any] = {"partition": kind, "clients": config.clients or defaults["clients"]}
+    if kind == "lda":
+        chosen["alpha"] = config.alpha or defaults["alpha"]
+        chosen["alpha_reading"] = config.alpha_reading or "per-class"
+    if kind == "classes":
+        if config.classes_per_client is None:
+            raise InputError("data.classes_per_client = null: partition classes needs to know how many")
+        chosen["grouping"] = config.grouping or ("grouped" if config.classes_per_client == 2 else "random")
+    if config.beta is None:
+        chosen["beta"] = 0.0 if kind == "classes" else defaults["beta"]
+    shifted = bool(config.beta or chosen.get("beta"))
+    if config.concepts is not None and not shifted:
+        raise InputError(f"data.concepts = {config.concepts}: concepts need data.beta above 0")
+    if config.concepts is not None and config.concepts > chosen["clients"]:
+        raise InputError(f"data.concepts = {config.concepts}: there are only {chosen['clients']} clients")
+    chosen["concepts"] = (config.concepts or 3) if shifted else None
+    return config.model_copy(update=chosen)
+
+
+def _simulated(samples: Samples, config: DataConfig, seed: int) -> Federation:
+    assert config.clients is not None
+    assert config.beta is not None
+    if config.samples is not None:
+        samples = _some(samples, config.samples, config.test_share, seed)
+    if config.copies > 1:
+        samples = _copied(samples, config.copies, config.test_share, seed)
+    y, classes, notes = samples.y, len(samples.class_names), list(samples.notes)
+    pool, test = _pool_and_test(samples, config.test_share, seed)
+
+    parts = [pool[part] for part in _deal(y[pool], config, rng.numpy_generator(seed, "partition"))]
+    used = np.unique(np.concatenate(parts))
+    if left_out := sorted(set(y[pool].tolist()) - set(y[used].tolist())):
+        notes.append(f"classes that no client holds: {', '.join(samples.class_names[c] for c in left_out)}")
+
+    shifted, labels = config.beta > 0, y.copy()
+    maps = shifts.concept_maps(classes, config.beta, config.concepts or 1, config.beta_reading)
+    same_as = shifts.distinct(maps)
+    if len(set(same_as)) < len(maps):
+        pairs = [f"{i} = {j}" for i, j in enumerate(same_as) if i != j]
+        notes.append(f"concepts that coincide: {', '.join(pairs)}")
+    concept = shifts.deal(config.clients, len(maps), rng.numpy_generator(seed, "concepts"))
+    visible = (maps != maps[0]).any(axis=0)
+    affected = np.array([visible[y[part]].mean() >= VISIBLE_SHARE for part in parts])
+    for client, part in enumerate(parts):
+        labels[part] = maps[concept[client]][y[part]]
+        if config.noise != "none":
+            generator = rng.numpy_generator(seed, "label noise", client)
+            labels[part] = shifts.flip(labels[part], classes, config.noise, config.noise_rate, generator)
+
+    corruptions = None
+    if config.corruptions == "random":
+        feature_shift.check(samples.x)
+        corruptions = feature_shift.draw(config.clients, seed, config.corrupted_share)
+        root = cache.location(config.cache_dir)
+        x, remarks = feature_shift.apply(samples.x, parts, corruptions, seed, samples.identity, root)
+        samples = replace(samples, x=x)
+        notes += remarks
+
+    newcomers: tuple[Newcomer, ...] = ()
+    if len(test) > 1:
+        fit, score = _fit_and_score(len(test), seed)
+        newcomers = tuple(
+            _newcomer(f"concept {k}" if shifted else "everybody", fit, score, table[y[test]])
+            for k, table in enumerate(maps)
+        )
+    else:
+        notes.append("the test set has fewer than 2 samples, so there is no Test")
+    truth = Truth(same_as[concept], affected, tuple(range(len(maps)))) if shifted else None
+    names = tuple(range(config.clients))
+    return _federation(samples, config, labels, parts, test, newcomers, names, truth, seed, tuple(notes), corruptions)
+
+
+def _pool_and_test(samples: Samples, share: float, seed: int) -> tuple[Rows, Rows]:
+    """Return the rows that clients share, and those of the test set: the source's own, or a share set aside."""
+    if samples.test is not None:
+        return np.flatnonzero(~samples.test), np.flatnonzero(samples.test)
+    return partition.holdout(samples.y, share, rng.numpy_generator(seed, "test set"))
+
+
+def _some(samples: Samples, number: int, share: float, seed: int) -> Samples:
+    """Draw so many training samples, and at most as many test samples."""
+    draw = rng.numpy_generator(seed, "samples")
+    pool, test = _pool_and_test(samples, share, seed)
+    if number > len(pool):
+        raise InputError(f"data.samples = {number}: {samples.name} has only {len(pool)} training samples")
+    kept, tested = (np.sort(draw.permutation(rows)[:number]) for rows in (pool, test))
+    rows = np.concatenate([kept, tested])
+    mask = np.arange(len(rows)) >= len(kept)
+    return replace(samples, x=samples.x[rows], y=samples.y[rows], test=mask, identity=None)
+
+
+def _copied(samples: Samples, copies: int, share: float, seed: int) -> Samples:
+    """Return the training samples so many times, one copy after another, then the test samples."""
+    pool, test = _pool_and_test(samples, share, seed)
+    rows = np.concatenate([np.tile(pool, copies), test])
+    check_room(f"data.copies = {copies}", len(rows) * samples.x[:1].nbytes)
+    identity = None if samples.identity is None else f"{samples.identity} {copies} copies"
+    mask = np.arange(len(rows)) >= copies * len(pool)
+    return replace(samples, x=samples.x[rows], y=samples.y[rows], test=mask, identity=identity)
+
+
+def _deal(labels: Rows, config: DataConfig, generator: np.random.Generator) -> list[Rows]:
+    assert config.clients is not None
+    if config.partition == "iid":
+        return partition.iid(labels, config.clients, generator)
+    if config.partition == "classes":
+        assert config.classes_per_client is not None
+        assert config.grouping is not None
+        return partition.classes_per_client(
+            labels, config.clients, config.classes_per_client, config.grouping, generator
+        )
+    assert config.alpha is not None
+    assert config.alpha_reading is not None
+    return partition.lda(labels, config.clients, config.alpha, config.alpha_reading, generator)
+
+
+NOT_NATURAL = (
+    "clients",
+    "samples",
+    "alpha",
+    "alpha_reading",
+    "classes_per_client",
+    "grouping",
+    "concepts",
+    "beta",
+    "corrupted_share",
+)
+
+
+def _natural(samples: Samples, config: DataConfig, seed: int) -> Federation:
+    assert samples.client is not None
+    if config.partition not in (None, "natural"):
+        raise InputError(f"data.partition = {config.partition}: {samples.name} says itself which client holds what")
+    for name in NOT_NATURAL:
+        if (value := getattr(config, name)) is not None:
+            raise InputError(f"data.{name} = {value}: {samples.name} says itself which client holds what")
+    if config.noise != "none":
+        raise InputError(f"data.noise = {config.noise}: {samples.name} is a natural federation, its labels stay")
+    if config.copies > 1:
+        raise InputError(f"data.copies = {config.copies}: {samples.name} says itself which client holds what")
+    if config.corruptions != "none":
+        raise InputError(f"data.corruptions = {config.corruptions}: {samples.name} is a natural federation, as it is")
+    test_mask = np.zeros(len(samples.y), dtype=bool) if samples.test is None else samples.test
+    names, owner = np.unique(samples.client[~test_mask], return_inverse=True)
+    pool = np.flatnonzero(~test_mask)
+    order = np.argsort(owner, kind="stable")
+    parts = np.split(pool[order], np.cumsum(np.bincount(owner))[:-1])
+
+    test = np.flatnonzero(test_mask)
+    if samples.concept is None:
+        truth, groups = None, {"everybody": np.arange(len(test))}
+    else:
+        concepts, index = np.unique(samples.concept, return_inverse=True)
+        each = [np.unique(index[part]) for part in parts]
+        for name, found in zip(names, each, strict=True):
+            if len(found) > 1:
+                raise InputError(f"{samples.name}: client {name} has {len(found)} concepts, but a client has one")
+        truth = Truth(np.array([found[0] for found in each]), None, tuple(concepts.tolist()))
+        groups = {f"concept {name}": np.flatnonzero(index[test] == k) for k, name in enumerate(concepts)}
+    newcomers = []
+    for name, rows in groups.items():
+        if len(rows) > 1:
+            fit, score = _fit_and_score(len(rows), seed)
+            newcomers.append(_newcomer(name, rows[fit], rows[score], samples.y[test]))
+    config = config.model_copy(update={"partition": "natural"})
+    return _federation(
+        samples, config, samples.y, parts, test, tuple(newcomers), tuple(names.tolist()), truth, seed, samples.notes
+    )
+
+
+def _fit_and_score(samples: int, seed: int) -> tuple[Rows, Rows]:
+    order = rng.numpy_generator(seed, "newcomers").permutation(samples)
+    fit = min(round(FIT_SHARE * samples), samples - 1)
+    return order[:fit], order[fit:]
+
+
+def _newcomer(name: str, fit: Rows, score: Rows, labels: NDArray[np.int64]) -> Newcomer:
+    parts = (fit, labels[fit], score, labels[score])
+    return Newcomer(name, *(torch.from_numpy(part) for part in parts))
+
+
+def _federation(
+    samples: Samples,
+    config: DataConfig,
+    labels: NDArray[np.int64],
+    parts: list[Rows],
+    test: Rows,
+    newcomers: tuple[Newcomer, ...],
+    client_names: tuple[Any, ...],
+    truth: Truth | None,
+    seed: int,
+    notes: tuple[str, ...],
+    corruptions: tuple[Corruption, ...] | None = None,
+) -> Federation:
+    images = (len(samples.y) - len(test)) // config.copies if config.copies > 1 else None
+    halves = [train_and_val(part, config.val_share, seed, client, images) for client, part in enumerate(parts)]
+    x = torch.from_numpy(np.ascontiguousarray(samples.x))
+    train = tuple(half[0] for half in halves)
+    return Federation(
+        name=samples.name,
+        settings=config,
+        x=x,
+        y=torch.from_numpy(labels),
+        train=train,
+        val=tuple(half[1] for half in halves),
+        test_x=_rows(x, test) if len(test) else None,
+        newcomers=newcomers,
+        scaling=Scaling.of(x, train),
+        class_names=samples.class_names,
+        client_names=client_names,
+        truth=truth,
+        corruptions=corruptions,
+        notes=notes,
+    )
+
+
+def _rows(x: Tensor, rows: Rows) -> Tensor:
+    """Return some rows; a view where they lie side by side, as a source's own test set does."""
+    first, last = int(rows[0]), int(rows[-1])
+    if last - first + 1 == len(rows) and (np.diff(rows) == 1).all():
+        return x[first : last + 1]
+    return x[torch.from_numpy(rows)]
+
+
+def train_and_val(rows: Rows, share: float, seed: int, client: int, images: int | None = None) -> tuple[Tensor, Tensor]:
+    """Hold a share out, at least one sample; a client of one sample has nothing to hold out.
+
+    Where the training set was copied, rows that differ by a multiple of `images` are the same image. A client does not
+    train on an image that it holds out, and holds nothing out where nothing would be left to train on.
+    """
+    order = rng.numpy_generator(seed, "validation", client).permutation(rows)
+    held_out = min(max(1, round(share * len(rows))), len(rows) - 1)
+    train, val = order[held_out:], order[:held_out]
+    if images is not None:
+        train = train[~np.isin(train % images, val % images)]
+        train, val = (train, val) if len(train) else (order, order[:0])
+    return torch.from_numpy(train), torch.from_numpy(val)

@@ -1,0 +1,27 @@
+"""The training data of a group of clients, as local training reads it."""
+
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from hcfl.models.inputs import Inputs
+from hcfl.tiers.client_segments import Owners
+
+
+@dataclass(frozen=True)
+class LocalData:
+    """The training data of some clients, one after another."""
+
+    inputs: Inputs
+    labels: Tensor
+    classes: int
+    owners: Owners
+    """Whose samples they are."""
+
+    @classmethod
+    def alone(cls, inputs: Inputs, labels: Tensor, classes: int) -> "LocalData":
+        """Return the data of one client."""
+        return cls(inputs, labels, classes, Owners((len(labels),)))
+
+    def __len__(self) -> int:
+        return len(self.labels)

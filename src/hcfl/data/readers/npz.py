@@ -1,0 +1,50 @@
+"""Arrays from a `.npz` file: nothing in it can run code, and nothing is unpacked that is not as large as it says."""
+
+from math import prod
+from pathlib import Path
+from typing import Any
+from zipfile import ZipFile, ZipInfo
+
+from numpy.lib import format as npy
+from numpy.typing import NDArray
+
+from hcfl.data.readers.available_memory import check_room
+from hcfl.errors import InputError
+
+HEADERS = {(1, 0): npy.read_array_header_1_0, (2, 0): npy.read_array_header_2_0}
+"""Readers of what stands before an array's values; the third version is for tables with foreign names."""
+
+SUFFIX = ".npy"
+
+
+def read(path: Path, name: str = "data.source") -> dict[str, NDArray[Any]]:
+    """Read all arrays of a file. `name` is the setting that named it."""
+    where = f"{name} = {str(path)!r}"
+    try:
+        with path.open("rb") as file, ZipFile(file) as archive:
+            members = archive.infolist()
+            check_room(where, sum(member.file_size for member in members))
+            return {member.filename.removesuffix(SUFFIX): _array(archive, member) for member in members}
+    except FileNotFoundError:
+        raise InputError(f"{where}: there is no such file") from None
+    except InputError:
+        raise
+    except Exception as error:  # a damaged archive can raise nearly anything; none of it is the program's fault
+        reason = (f"{type(error).__name__}: {error}".splitlines() or [""])[0]
+        raise InputError(f"{where}: cannot be read as .npz without objects ({reason})") from None
+
+
+def _array(archive: ZipFile, member: ZipInfo) -> NDArray[Any]:
+    with archive.open(member) as file:
+        version = npy.read_magic(file)
+        if version not in HEADERS:
+            raise ValueError(f"{member.filename} is of version {version} of numpy's format")
+        shape, _, dtype = HEADERS[version](file)
+        if dtype.hasobject:
+            raise ValueError(f"{member.filename} holds objects")
+        values = member.file_size - file.tell()
+        if min(shape, default=0) < 0 or prod(shape) * dtype.itemsize != values:
+            raise ValueError(f"{member.filename} says it has shape {shape}, but has {values} bytes")
+    with archive.open(member) as file:
+        array: NDArray[Any] = npy.read_array(file, allow_pickle=False)
+    return array

@@ -1,0 +1,140 @@
+"""Parquet files in the layout of the Hugging Face hub: encoded images, class indices, class names in the metadata."""
+
+import json
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hcfl.data.readers.available_memory import check_room
+from hcfl.data.readers.cache import Entry
+from hcfl.data.readers.images import Chunk, decode_chunk, join
+from hcfl.data.readers.parallel import each
+from hcfl.errors import InputError
+
+SPLIT = re.compile(r"(?<![a-z])(train|test|valid|val|dev)(?:ing|ation)?(?![a-z])")
+LABELS = ("label", "labels", "fine_label")
+"""What the column of classes is called, by preference; otherwise it is the only one that the metadata call so."""
+
+
+@dataclass(frozen=True)
+class Part:
+    """One file: what it holds, and where."""
+
+    path: Path
+    rows: int
+    groups: int
+    image: str
+    label: str
+    classes: tuple[str, ...] | None
+    test: bool
+
+
+def files(folder: Path) -> list[Path]:
+    """Return the parquet files of a folder, wherever in it they lie."""
+    return sorted(path for path in folder.rglob("*.parquet") if path.is_file())
+
+
+def read(folder: Path, paths: list[Path], resize: int | None, workers: int | None = None) -> Entry:
+    """Decode the images of parquet files, training ones first."""
+    test = test_files(folder, paths)
+    parts = sorted((_part(path, path in test) for path in paths), key=lambda part: (part.test, part.path))
+    for part in parts:
+        if part.classes != parts[0].classes:
+            raise InputError(f"{part.path}: its classes are not those of {parts[0].path}")
+    parts = [part for part in parts if part.rows]
+    if not any(not part.test for part in parts):
+        raise InputError(f"{folder}: its parquet files hold no training samples")
+    total = sum(part.rows for part in parts)
+    check_room(str(folder), total * np.dtype(np.int64).itemsize)
+    labels = list[NDArray[np.int64]]()
+
+    def chunks() -> Any:
+        tasks = [(part, group, resize) for part in parts for group in range(part.groups)]
+        for chunk, chunk_labels in each(_row_group, tasks, total, workers):
+            labels.append(chunk_labels)
+            if chunk is not None:
+                yield chunk
+
+    x = join(chunks(), total)
+    y = np.concatenate(labels)
+    limit = total if parts[0].classes is None else len(parts[0].classes)
+    if y.min() < 0 or y.max() >= limit:
+        bad = int(np.flatnonzero((y < 0) | (y >= limit))[0])
+        owner = parts[int(np.searchsorted(np.cumsum([part.rows for part in parts]), bad, side="right"))]
+        raise InputError(f"{owner.path}: has label {y[bad]}, but labels must be 0 to {limit - 1}")
+    classes = parts[0].classes or tuple(str(label) for label in range(int(y.max()) + 1))
+    arrays: dict[str, NDArray[Any]] = {"x": x, "y": y}
+    if any(part.test for part in parts):
+        arrays["test"] = np.arange(total) >= sum(part.rows for part in parts if not part.test)
+    return Entry(arrays, {"classes": classes})
+
+
+def test_files(folder: Path, paths: list[Path]) -> set[Path]:
+    """Return the files of the test set by their or their folders' names; without any, those of the validation set."""
+    splits = {}
+    for path in paths:
+        words = path.relative_to(folder).with_suffix("").parts
+        found = [match for word in reversed(words) for match in reversed(SPLIT.findall(word.lower()))]
+        splits[path] = found[0] if found else "train"
+    named = {path for path, split in splits.items() if split == "test"}
+    return named or {path for path, split in splits.items() if split != "train"}
+
+
+def _part(path: Path, test: bool) -> Part:
+    file = _open(path)
+    schema = file.schema_arrow
+    try:
+        features = json.loads((schema.metadata or {})[b"huggingface"])["info"]["features"]
+        named = {name: f["names"] for name, f in features.items() if isinstance(f, dict) and "names" in f}
+    except (KeyError, ValueError, TypeError, AttributeError):
+        named = {}
+    images = [field.name for field in schema if str(field.type).startswith("struct<") and _has_bytes(field.type)]
+    found = [name for name in LABELS if name in schema.names] or list(named)
+    if len(images) != 1 or not found or not str(schema.field(found[0]).type).startswith(("int", "uint")):
+        raise InputError(
+            f"{path}: must have one column of images (struct of bytes and path) and a column `label` of class indices, "
+            f"but has {', '.join(f'{field.name} ({field.type})' for field in schema)}"
+        )
+    names = named.get(found[0])
+    classes = None if names is None else tuple(str(name) for name in names)
+    return Part(path, file.metadata.num_rows, file.metadata.num_row_groups, images[0], found[0], classes, test)
+
+
+def _has_bytes(kind: Any) -> bool:
+    return any(kind.field(i).name == "bytes" for i in range(kind.num_fields))
+
+
+def _open(path: Path) -> Any:
+    try:
+        from pyarrow.parquet import ParquetFile
+    except ImportError:
+        raise InputError(f"{path}: reading parquet files needs pyarrow; pip install 'hcfl[images]'") from None
+    try:
+        return ParquetFile(path)
+    except Exception as error:  # a damaged file can raise nearly anything
+        raise InputError(f"{path}: cannot be read as parquet ({_reason(error)})") from None
+
+
+def _row_group(part: Part, group: int, resize: int | None) -> tuple[Chunk | None, NDArray[np.int64]]:
+    try:
+        file = _open(part.path)
+        check_room(str(part.path), file.metadata.row_group(group).total_byte_size)
+        table = file.read_row_group(group, columns=[part.image, part.label])
+        encoded = table.column(part.image).combine_chunks().field("bytes").to_pylist()
+        labels = table.column(part.label).to_numpy()
+    except InputError:
+        raise
+    except Exception as error:  # a damaged file can raise nearly anything
+        raise InputError(f"{part.path}: cannot be read as parquet ({_reason(error)})") from None
+    if not np.issubdtype(labels.dtype, np.integer):
+        raise InputError(f"{part.path}: some of its labels are missing")
+    images = [(f"{part.path}, image {i} of row group {group}", data or b"") for i, data in enumerate(encoded)]
+    return (decode_chunk(images, resize) if images else None), labels.astype(np.int64)
+
+
+def _reason(error: Exception) -> str:
+    return (str(error).splitlines() or [type(error).__name__])[0].rstrip(".")

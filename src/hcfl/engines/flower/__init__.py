@@ -1,0 +1,1 @@
+"""The engine whose clients are on other machines: what travels, and who is asked."""

@@ -1,0 +1,102 @@
+"""The engine whose clients are on other machines: one message to each in a round, bounded waits, a quorum."""
+
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from math import ceil
+
+from hcfl.core import admission
+from hcfl.core.setting import Setting
+from hcfl.core.state import Broadcast, ClientState, Missing, Update
+from hcfl.engines.flower.directory import PAUSE, Directory
+from hcfl.engines.flower.exchange import ask
+from hcfl.engines.flower.messages import Common, Reply, Task, answers, asked_of, task_for
+from hcfl.errors import InputError
+from hcfl.tiers import Weights
+
+
+@dataclass(frozen=True)
+class Patience:
+    """How long a round waits, and for whom."""
+
+    timeout: float = 300.0
+    """Seconds that a client has for its part of a round."""
+    quorum: float = 0.5
+    """A round counts with at least this share of the sampled clients."""
+    limit: float = 1800.0
+    """Seconds that a round waits for its quorum in all."""
+
+
+@dataclass
+class Remote:
+    """Ask the clients of a round and put together what they answer."""
+
+    directory: Directory
+    common: Common
+    patience: Patience
+    lost: set[int] = field(default_factory=set)
+    """Clients who no longer have the state that the server knows of; they start anew."""
+
+    def execute(
+        self,
+        setting: Setting,
+        broadcast: Broadcast,
+        participants: Sequence[int],
+        states: Mapping[int, ClientState],
+    ) -> tuple[Update, list[ClientState]]:
+        """Return what those who answered sent, and what the server knows of them: never more than they sent."""
+        needed = max(1, ceil(self.patience.quorum * len(participants)))
+        end = time.monotonic() + self.patience.limit
+        updates: dict[int, Update] = {}
+        missing: dict[int, Missing] = {}
+        while True:
+            wanted = [client for client in participants if client not in updates]
+            here = self.directory.wait_for(wanted, needed - len(updates), end - time.monotonic())
+            missing |= {client: Missing(client, "is not connected") for client in wanted if client not in here}
+            known = {client: None if client in self.lost else states.get(client) for client in wanted}
+            tasks = {c: task_for(self.common, setting.method, broadcast, c, known[c]) for c in wanted if c in here}
+            failed, lost = self._ask(tasks, here, updates)
+            missing |= failed
+            if not lost and len(updates) >= needed:
+                break
+            self.lost |= lost
+            if time.monotonic() >= end:
+                raise InputError(
+                    f"quorum = {self.patience.quorum:g}: {len(updates)} of {len(participants)} clients answered in "
+                    f"round {broadcast.round}, but {needed} are needed; resume when more of them are there"
+                )
+            time.sleep(PAUSE)
+        self.lost -= set(updates)
+        gone = tuple(missing[client] for client in sorted(missing) if client not in updates)
+        update = replace(Update.join([updates[client] for client in sorted(updates)]), missing=gone)
+        rows = [update.weights[[row]] for row in range(len(update.clients))]
+        return update, [ClientState(broadcast.round, broadcast.clusters, Weights(row)) for row in rows]
+
+    def _ask(
+        self, tasks: Mapping[int, Task], here: Mapping[int, int], updates: dict[int, Update]
+    ) -> tuple[dict[int, Missing], set[int]]:
+        """Ask clients; add what they answer to `updates`. Return who failed and why, and who has to start anew."""
+        client_of = {here[client]: client for client in tasks}
+        questions = {here[client]: task for client, task in tasks.items()}
+        found = ask(self.directory.grid, Reply, questions, "train", self.patience.timeout)
+        failed = {client_of[node]: Missing(client_of[node], reason) for node, reason in found.failed.items()}
+        lost: set[int] = set()
+        for node, reply in found.said.items():
+            client = client_of[node]
+            if reply.problem or reply.update is None:
+                failed[client] = Missing(client, reply.problem or "sent nothing")
+                if reply.lost and client not in self.lost:
+                    lost.add(client)
+            elif problem := self._problem_with(reply, reply.update, tasks[client]):
+                failed[client] = Missing(client, problem, refused=True)
+            else:
+                updates[client] = reply.update
+        for client in admission.unlike(list(updates.values())):
+            del updates[client]
+            failed[client] = Missing(client, admission.UNLIKE, refused=True)
+        return failed, lost
+
+    def _problem_with(self, reply: Reply, update: Update, task: Task) -> str | None:
+        if not answers(reply, task, self.common.experiment):
+            return f"answered as client {reply.client} of {reply.experiment}"
+        return admission.problem_with(update, reply.round, asked_of(task))

@@ -1,0 +1,217 @@
+"""The engine for private runs: it gets the participants' sums, and makes the update of all of them together from it."""
+
+import json
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from math import ceil
+from typing import TypeVar
+from uuid import uuid4
+
+import torch
+from torch import Tensor
+
+from hcfl import rng
+from hcfl.config import PrivacyConfig
+from hcfl.core import serialization
+from hcfl.core.setting import Setting
+from hcfl.core.state import Broadcast, ClientState, Missing, Update
+from hcfl.engines.flower import dp, secagg
+from hcfl.engines.flower.directory import PAUSE, Directory
+from hcfl.engines.flower.engine import Patience
+from hcfl.engines.flower.exchange import ask
+from hcfl.engines.flower.messages import Common, Task, task_for
+from hcfl.engines.flower.sum_messages import (
+    DIVERGED,
+    AskKeys,
+    AskReveal,
+    AskShares,
+    SealedTask,
+    Shares,
+    Upload,
+    problem_with_upload,
+    separated,
+    unlike,
+    whole_numbers,
+)
+from hcfl.errors import InputError
+from hcfl.privacy.noise import deviation
+from hcfl.privacy.rules import NOISED
+from hcfl.privacy.sums import averaged, in_units
+from hcfl.tiers import Weights
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Collected:
+    """What came of asking clients: whose summands are in the sums, the bytes they sent, and why others are not in."""
+
+    clients: tuple[int, ...]
+    sums: dict[str, Tensor]
+    bytes: int
+    failed: dict[int, str]
+    lost: set[int]
+
+
+@dataclass
+class Private:
+    """Ask the clients of a round for their part of the sums. A round that cannot be summed is asked for again."""
+
+    directory: Directory
+    common: Common
+    privacy: PrivacyConfig
+    patience: Patience
+    lost: set[int] = field(default_factory=set)
+    """Clients who no longer have the state that the server knows of; they start anew."""
+
+    def execute(
+        self,
+        setting: Setting,
+        broadcast: Broadcast,
+        participants: Sequence[int],
+        states: Mapping[int, ClientState],
+    ) -> tuple[Update, list[ClientState]]:
+        """Return the update of all who answered together; of each of them the server knows the round, and no more."""
+        fewest = secagg.FEWEST if self.privacy.mode == "secagg" else 1
+        if len(participants) < fewest:
+            raise InputError(
+                f"privacy.mode = 'secagg': {len(participants)} clients take part in a round, but a sum needs {fewest}"
+            )
+        needed = max(fewest, ceil(self.patience.quorum * len(participants)))
+        end = time.monotonic() + self.patience.limit
+        while True:
+            here = self.directory.wait_for(participants, needed, end - time.monotonic())
+            known = {client: None if client in self.lost else states.get(client) for client in participants}
+            tasks = {
+                c: task_for(self.common, setting.method, broadcast, c, known[c]) for c in participants if c in here
+            }
+            absent = {client: "is not connected" for client in participants if client not in here}
+            collected = self._collect(tasks, here, needed, broadcast.round, setting.seed)
+            self.lost = (self.lost | collected.lost) - set(collected.clients)
+            if len(collected.clients) >= needed:
+                break
+            if DIVERGED in collected.failed.values():
+                noised = self.privacy.mode in NOISED
+                also = ", more clients or a smaller privacy.clip: there may be too much noise" if noised else ""
+                raise InputError(
+                    f"training.lr = {setting.sgd.lr:g}: training diverged in round {broadcast.round}; "
+                    f"try a smaller one{also}"
+                )
+            if time.monotonic() >= end:
+                raise InputError(
+                    f"quorum = {self.patience.quorum:g}: {len(collected.clients)} of {len(participants)} clients are "
+                    f"in the sum of round {broadcast.round}, but {needed} are needed; resume when more are there"
+                )
+            time.sleep(PAUSE)
+        gone = tuple(Missing(client, reason) for client, reason in sorted((absent | collected.failed).items()))
+        update = replace(self._together(broadcast, collected), missing=gone)
+        rows = [update.weights[[row]] for row in range(len(update.clients))]
+        return update, [ClientState(broadcast.round, broadcast.clusters, Weights(row)) for row in rows]
+
+    def _together(self, broadcast: Broadcast, collected: Collected) -> Update:
+        clients = collected.clients
+        sums = in_units(dp.with_noise(self.privacy, collected.sums, len(clients)), self.privacy.clip)
+        noise = deviation(self.privacy, sums, len(clients)) / (self.privacy.clip or 1)
+        weights = broadcast.weights[list(clients)]
+        return averaged(broadcast.ensemble, sums, clients, weights, collected.bytes, noise)
+
+    def _collect(
+        self, tasks: Mapping[int, Task], here: Mapping[int, int], needed: int, round_: int, seed: int
+    ) -> Collected:
+        if self.privacy.mode == "secagg":
+            return self._sealed(tasks, here, needed, round_, seed)
+        uploads, failed, lost = self._uploads(tasks, tasks, here, "train", torch.float32)
+        sums: dict[str, Tensor] = {}
+        if uploads:
+            every = [upload.parts for upload in uploads.values()]
+            sums = {name: torch.stack([parts[name].double() for parts in every]).sum(dim=0) for name in every[0]}
+        return Collected(tuple(sorted(uploads)), sums, sum(map(_bytes, uploads.values())), failed, lost)
+
+    def _sealed(
+        self, tasks: Mapping[int, Task], here: Mapping[int, int], needed: int, round_: int, seed: int
+    ) -> Collected:
+        """Go through the steps of SecAgg+; whoever fails in one is not asked for the next.
+
+        A sum that will not count is not opened: its difference to the one that does would be somebody's own.
+        """
+        session = f"{self.common.experiment}-{round_}-{uuid4().hex}"
+        order = rng.numpy_generator(seed, "ring", round_).permutation(sorted(tasks)).tolist()
+
+        public, failed = self._ask(secagg.PublicKeys, {c: AskKeys(session, c) for c in tasks}, here, "query.keys")
+        peers = secagg.neighbours_of([client for client in order if client in public])
+        keys = {c: AskShares(session, {peer: public[peer] for peer in peers[c]}) for c in public}
+        shared, more = self._ask(Shares, keys if len(public) >= secagg.FEWEST else {}, here, "query.shares")
+        failed |= more
+
+        questions = {
+            client: SealedTask(
+                session,
+                tasks[client],
+                {p: shared[p].ciphertexts[client] for p in peers[client] if p in shared and p != client},
+                len(shared),
+            )
+            for client in shared
+        }
+        uploads, more, lost = self._uploads(questions, tasks, here, "train.sealed", torch.int64)
+        failed |= more
+
+        if len(uploads) < needed:
+            few = f"{len(uploads)} vectors came, {needed} are needed"
+            return Collected((), {}, 0, {**dict.fromkeys(uploads, few), **failed}, lost)
+        dropped = tuple(client for client in shared if client not in uploads)
+        reveal = {
+            client: AskReveal(
+                session,
+                tuple(peer for peer in peers[client] if peer in uploads),
+                tuple(peer for peer in peers[client] if peer in dropped),
+            )
+            for client in uploads
+        }
+        revealed, _ = self._ask(secagg.Revealed, reveal, here, "query.reveal")
+        masked = {client: whole_numbers(upload.parts) for client, upload in uploads.items()}
+        try:
+            total = secagg.unmask(masked, dropped, peers, public, revealed)
+        except InputError as error:
+            return Collected((), {}, 0, {**dict.fromkeys(masked, str(error)), **failed}, lost)
+        sums = separated(torch.from_numpy(secagg.decode(total)), next(iter(uploads.values())).parts)
+        size = sum(_bytes(answer) for kind in (public, shared, uploads, revealed) for answer in kind.values())
+        return Collected(tuple(sorted(uploads)), sums, size, failed, lost)
+
+    def _uploads(
+        self,
+        questions: Mapping[int, object],
+        tasks: Mapping[int, Task],
+        here: Mapping[int, int],
+        message_type: str,
+        dtype: torch.dtype,
+    ) -> tuple[dict[int, Upload], dict[int, str], set[int]]:
+        """Return the uploads that count, why others do not, and who has to start anew."""
+        said, failed = self._ask(Upload, questions, here, message_type)
+        lost = {client for client, upload in said.items() if upload.lost}
+        problems = {client: problem_with_upload(upload, tasks[client], dtype) for client, upload in said.items()}
+        failed |= {client: problem for client, problem in problems.items() if problem is not None}
+        uploads = {client: upload for client, upload in said.items() if client not in failed}
+        for client in unlike(uploads) if uploads else []:
+            del uploads[client]
+            failed[client] = "sent sums unlike the others'"
+        return uploads, failed, lost
+
+    def _ask(
+        self, kind: type[T], questions: Mapping[int, object], here: Mapping[int, int], message_type: str
+    ) -> tuple[dict[int, T], dict[int, str]]:
+        """Ask clients; return who said what, and why others did not."""
+        client_of = {here[client]: client for client in questions}
+        asked = {here[client]: question for client, question in questions.items()}
+        answers = ask(self.directory.grid, kind, asked, message_type, self.patience.timeout)
+        return (
+            {client_of[node]: said for node, said in answers.said.items()},
+            {client_of[node]: reason for node, reason in answers.failed.items()},
+        )
+
+
+def _bytes(answer: object) -> int:
+    """Return the size of what an answer holds: numbers, keys, shares."""
+    tree, tensors = serialization.flatten(answer)
+    numbers = sum(tensor.numel() * tensor.element_size() for tensor in tensors.values())
+    return numbers if tensors else len(json.dumps(tree))

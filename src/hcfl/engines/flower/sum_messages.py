@@ -1,0 +1,120 @@
+"""What travels where the server sees sums only: uploads of summands, and the four steps of SecAgg+."""
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from hcfl.engines.flower.messages import Task
+from hcfl.engines.flower.secagg import PublicKeys
+from hcfl.privacy.sums import MODELS, Parts, is_model
+
+FAILED = "could not do its part; its own log says why"
+DIVERGED = "training diverged"
+"""All that a client says of its problems where the run is private."""
+
+
+@dataclass(frozen=True)
+class Upload:
+    """What a client answers: its summands, noised or masked, or why there are none."""
+
+    experiment: str
+    round: int
+    client: int
+    parts: Mapping[str, Tensor]
+    problem: str = ""
+    lost: bool = False
+    """Whether the client no longer has the state that the server knows of: it can only start anew."""
+
+
+@dataclass(frozen=True)
+class AskKeys:
+    """Make keys for a new sum."""
+
+    session: str
+    client: int
+
+
+@dataclass(frozen=True)
+class AskShares:
+    """Give the neighbours shares of your secrets."""
+
+    session: str
+    peers: Mapping[int, PublicKeys]
+
+
+@dataclass(frozen=True)
+class Shares:
+    """Encrypted, by the neighbour whom they are for."""
+
+    ciphertexts: Mapping[int, str]
+
+
+@dataclass(frozen=True)
+class SealedTask:
+    """A client's part of a round, whose summands come back masked; and the shares of its neighbours."""
+
+    session: str
+    task: Task
+    ciphertexts: Mapping[int, str]
+    clients: int
+    """In the sum, at most."""
+
+
+@dataclass(frozen=True)
+class AskReveal:
+    """Return shares, so that the sum can be opened."""
+
+    session: str
+    alive: tuple[int, ...]
+    dropped: tuple[int, ...]
+
+
+def joined(parts: Parts) -> NDArray[np.float64]:
+    """Return summands as one vector, in the order of their names."""
+    return torch.cat([parts[name].double().reshape(-1) for name in sorted(parts)]).numpy()
+
+
+def whole_numbers(parts: Parts) -> NDArray[np.uint64]:
+    """Return masked summands as one vector."""
+    return torch.cat([parts[name].reshape(-1) for name in sorted(parts)]).numpy().view(np.uint64)
+
+
+def separated(vector: Tensor, like: Parts) -> dict[str, Tensor]:
+    """Return a vector as summands with these names and shapes."""
+    names = sorted(like)
+    pieces = torch.split(vector, [like[name].numel() for name in names])
+    return {name: piece.view(like[name].shape) for name, piece in zip(names, pieces, strict=True)}
+
+
+def problem_with_upload(upload: Upload, task: Task, dtype: torch.dtype) -> str | None:
+    """Return what is wrong with an upload, if something is: then it does not count."""
+    if upload.problem:
+        return upload.problem
+    if (upload.experiment, upload.round, upload.client) != (task.common.experiment, task.round, task.client):
+        return f"answered as client {upload.client} in round {upload.round} of {upload.experiment}"
+    asked = {
+        prefix + name: tensor.shape
+        for part, prefix in MODELS.items()
+        for name, tensor in getattr(task.ensemble, part).items()
+        if tensor.is_floating_point()
+    }
+    if {name: part.shape for name, part in upload.parts.items() if is_model(name)} != asked:
+        return "sent changes that are not those of the model"
+    if any(part.dtype != dtype or not part.isfinite().all() for part in upload.parts.values()):
+        return "sent numbers that are not finite"
+    return None
+
+
+def unlike(uploads: Mapping[int, Upload]) -> list[int]:
+    """Return the clients whose summands are of other kinds or shapes than those of most: they cannot be added."""
+    kinds = {
+        client: tuple((name, upload.parts[name].shape) for name in sorted(upload.parts))
+        for client, upload in uploads.items()
+    }
+    usual = Counter(kinds.values()).most_common(1)
+    return [client for client, kind in kinds.items() if kind != usual[0][0]]

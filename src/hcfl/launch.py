@@ -1,0 +1,145 @@
+"""Start a run, or go on with one that was interrupted; here, or on Flower."""
+
+import json
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from hcfl import flower, trackers
+from hcfl.config import Config, flat_fields, from_flat, plugins
+from hcfl.core.record import Record, Row
+from hcfl.data import Federation
+from hcfl.errors import InputError
+from hcfl.methods import Method
+from hcfl.models import Builder, Pair
+from hcfl.runs import checkpoint, notebook
+from hcfl.runs import folder as run_folder
+from hcfl.runs.folder import place_of
+from hcfl.runs.loop import OnRound, Prepared, play_on
+from hcfl.runs.prepare import prepare
+from hcfl.runs.restore import held, reopen
+from hcfl.runs.run import Run
+from hcfl.trackers import Tracker, Wanted, openers
+
+
+@contextmanager
+def followed(
+    wanted: Wanted, path: Path, config: Config, on_round: Callable[[Record], None] | None
+) -> Iterator[Callable[[Record], None]]:
+    """Give a function that tells all trackers, and `on_round`, of each round.
+
+    Trackers open with the first round that ends, so that a run that never starts leaves nothing with them.
+    """
+    waiting, there = openers(wanted), list[Tracker]()
+
+    def tell(record: Record) -> None:
+        while waiting:
+            there.append(waiting.pop(0)(path, config))
+        for tracker in there:
+            tracker.on_round(record)
+        if on_round is not None:
+            on_round(record)
+
+    summary: Row | None = None
+    try:
+        yield tell
+        summary = json.loads((path / run_folder.SUMMARY).read_text(encoding="utf-8"))
+    finally:
+        for tracker in there:
+            tracker.on_end(summary)
+
+
+def execute(
+    prepared: Prepared, out: Path | None = None, on_round: OnRound | None = None, track: trackers.Wanted = ()
+) -> Run:
+    """Play all rounds, writing each as it ends; what an interruption leaves is complete up to its last round."""
+    config, path = prepared.config, out or place_of(prepared.config)
+    with followed(track, path, config, on_round) as tell:
+        if config.engine == "flower":
+            return simulate(prepared, path, tell)
+        with run_folder.begun(path, config), held(path):
+            return play_on(prepared, path, [], tell, config.checkpoint_every)
+
+
+def simulate(prepared: Prepared, path: Path, on_round: OnRound | None, going_on: bool = False) -> Run:
+    """Let Flower play a run, or go on with it."""
+    flower.require("engine = 'flower'")
+    from hcfl.flower import simulation  # only now, since it imports Flower
+
+    return simulation.run(prepared, path, on_round, going_on)
+
+
+def run(
+    method: str | Method = "hcfl+(fedrc)",
+    data: str | Path | Federation = "digits",
+    model: str | Pair | Builder = "auto",
+    out: str | Path | None = None,
+    on_round: OnRound | None = None,
+    track: trackers.Wanted = (),
+    **settings: Any,
+) -> Run:
+    """Run a method and return what it found; a notebook shows how far it is.
+
+    `method` is a name or a `Method` of your own; `data` a source's name, a file, or a `Federation`; `model` a name, an
+    (extractor, head) pair of modules, or a function that builds one. `track` names trackers that follow the run
+    (tensorboard, mlflow, wandb), or is one of your own. `settings` are those of the command line: rounds, clients,
+    alpha, beta, rho, lr, seed, …
+    """
+    trackers.openers(track)  # before anything is built
+    data = str(data) if isinstance(data, Path) else data
+    parts = {"method": method, "data": data, "model": model}
+    wanted = {"method": (str, Method), "data": (str, Federation)}
+    for name, kinds in wanted.items():
+        if not isinstance(parts[name], kinds):
+            raise InputError(f"{name} = {parts[name]!r}: must be a name or a {kinds[1].__name__}")
+    named = {name: part for name, part in parts.items() if isinstance(part, str)}
+    for name, value in settings.items():
+        section = flat_fields().get(name, "").split(".")[0]
+        if section in parts and section not in named:
+            raise InputError(f"{name} = {value!r}: the {section} that was passed is already built")
+    prepared = prepare(
+        from_flat(**named, **settings),
+        None if isinstance(data, str) else data,
+        None if isinstance(model, str) else model,
+        None if isinstance(method, str) else method,
+    )
+    listeners = [listen for listen in (on_round, notebook.progress(prepared.config)) if listen is not None]
+
+    def tell(record: Record) -> None:
+        for listen in listeners:
+            listen(record)
+
+    return execute(prepared, None if out is None else Path(out), tell, track)
+
+
+def resume(
+    path: Path,
+    on_round: OnRound | None = None,
+    track: trackers.Wanted = (),
+    on_note: Callable[[str], None] = warnings.warn,
+    allow_code: bool = False,
+) -> Run:
+    """Play the rounds that a run has left, from its newest whole checkpoint, or from the beginning.
+
+    `on_note` is told, in a sentence, what people should know: a checkpoint that was damaged, a run that is complete.
+    Code that its configuration names runs only with `allow_code`: the folder may be somebody else's.
+    """
+    with held(path):
+        opened = reopen(path)
+    plugins.check_trusted(f"run = {str(path)!r}", opened.config.model_dump(), allow_code)
+    for note in opened.notes:
+        on_note(note)
+    config, prepared = opened.config, prepare(opened.config)
+    prepared = Prepared(config, prepared.setting, opened.state or prepared.state)
+    ends = (path / run_folder.SUMMARY, path / run_folder.CHECKPOINT / checkpoint.OUTLINE_FILE)
+    if prepared.state.server.round >= config.training.rounds and all(file.exists() for file in ends):
+        on_note(f"run = {str(path)!r}: is complete, all its {prepared.state.server.round} rounds were played")
+    with followed(track, path, config, on_round) as tell:
+        if config.engine == "flower":
+            if opened.state is None:  # then clients begin anew, too
+                run_folder.discard(path)
+            return simulate(prepared, path, tell, going_on=opened.state is not None)
+        with held(path):
+            return play_on(prepared, path, opened.metrics, tell, config.checkpoint_every)

@@ -1,0 +1,156 @@
+"""What clients train beside the four tiers: their clusters' models, or one model of their own."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal, Protocol
+
+import torch
+from torch import Tensor
+
+from hcfl.errors import InputError
+from hcfl.models.ensemble import Copies, Ensemble, blends, copies
+from hcfl.tiers import Weights
+from hcfl.tiers.client_segments import Owners
+from hcfl.tiers.weighting import one_hot
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Models to start from, each with its column of γ, and what holds them back."""
+
+    start: Copies
+    started: Tensor
+    """(clients, models, clusters): the mixture of received models that each one starts from."""
+    gamma: Tensor
+    """(samples, models)."""
+    anchor: Copies
+    """What the proximal term pulls towards."""
+    received: bool = True
+    """Whether all start from the extractors that were received, whose features are known."""
+
+
+@dataclass(frozen=True)
+class Given:
+    """What clients plan their training from."""
+
+    received: Ensemble
+    owners: Owners
+    """Whose samples are whose."""
+    weights: Weights
+    gamma: Tensor
+    """(samples, clusters)."""
+    hard: bool
+    """Whether everybody belongs to exactly one cluster."""
+    common: Ensemble | None = None
+    """The mean of all participants' models of the last round, where it was asked for."""
+    own: Sequence[Ensemble | None] = ()
+    """What each kept from the last time, where it did."""
+
+
+class LocalTraining(Protocol):
+    """Which models clients train, and in which clusters' averages they count."""
+
+    @property
+    def proximal(self) -> float:
+        """λ of the term λ/2‖θ − anchor‖² in each loss."""
+        ...
+
+    @property
+    def kept(self) -> bool:
+        """Whether clients keep what they trained until the next time, and predict with it."""
+        ...
+
+    @property
+    def uses_common(self) -> bool:
+        """Whether the server must send the mean of all participants' models."""
+        ...
+
+    def plan(self, given: Given) -> Plan:
+        """Decide what to train."""
+        ...
+
+    def mass(self, weights: Tensor, hard: bool) -> Tensor:
+        """Return how much each trained model counts in each cluster's average, beside N_i, (clients, models, clusters).
+
+        `weights` (clients, clusters) are how much each client counts there.
+        """
+        ...
+
+
+@dataclass(frozen=True)
+class ClusterModels:
+    """The clusters' models: with soft weights all, each weighted by its γ; with hard ones, the client's own cluster's.
+
+    The proximal term's anchor is the model that was received (FedSoft's variants of HCFL+), or the mean of all
+    participants' models of the last round (StoCFL).
+    """
+
+    proximal: float = 0.0
+    towards: Literal["received", "global"] = "received"
+
+    def __post_init__(self) -> None:
+        _check_proximal(self.proximal)
+        if self.towards not in ("received", "global"):
+            raise InputError(f"towards = {self.towards!r}: must be received or global")
+
+    @property
+    def kept(self) -> bool:
+        """The models are the clusters'."""
+        return False
+
+    @property
+    def uses_common(self) -> bool:
+        """Only to be held near it."""
+        return self.towards == "global"
+
+    def plan(self, given: Given) -> Plan:
+        """Train each model from where the cluster left it; where weights are hard, no other is trained, or decays."""
+        weights, gamma = given.weights.client, given.gamma
+        columns = torch.arange(weights.shape[1]).expand_as(weights)
+        if given.hard:
+            columns = weights.argmax(dim=1, keepdim=True)
+            gamma = gamma.gather(1, given.owners.each(columns))
+        start = copies(given.received, columns)
+        anchor = start if given.common is None else copies(given.common, torch.zeros_like(columns))
+        return Plan(start, one_hot(columns, weights.shape[1]), gamma, anchor)
+
+    def mass(self, weights: Tensor, hard: bool) -> Tensor:
+        """Each model counts in its cluster; with hard weights, in the one that the client has joined by now."""
+        clients, clusters = weights.shape
+        if hard:
+            return one_hot(weights.argmax(dim=1, keepdim=True), clusters)
+        return torch.eye(clusters).expand(clients, clusters, clusters)
+
+
+@dataclass(frozen=True)
+class OwnModel:
+    """One model of the client's own, which counts in every cluster's average with the client's weight there.
+
+    It starts from the mixture Σ_k u_k θ_k of what was received, or, if `kept`, from where the client left it the last
+    time; λ/2‖θ − Σ_k u_k θ_k‖² holds it near the mixture: FedSoft. A kept model is also what the client predicts with.
+    """
+
+    kept: bool = True
+    proximal: float = 0.01
+    uses_common: bool = False
+
+    def __post_init__(self) -> None:
+        _check_proximal(self.proximal)
+
+    def plan(self, given: Given) -> Plan:
+        """Train one model on all samples alike."""
+        weights = given.weights.client
+        mixture = start = blends(given.received, weights)
+        known = [mine for mine in given.own if mine is not None]
+        if known:
+            start = Copies.stack([mine or mixture.of(client) for client, mine in enumerate(given.own)])
+        return Plan(start, weights.unsqueeze(1), torch.ones_like(given.gamma[:, :1]), mixture, received=not known)
+
+    def mass(self, weights: Tensor, hard: bool) -> Tensor:
+        """Let the one model count everywhere."""
+        return weights.unsqueeze(1)
+
+
+def _check_proximal(proximal: float) -> None:
+    if not proximal >= 0:
+        raise InputError(f"proximal = {proximal}: must not be negative")

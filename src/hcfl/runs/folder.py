@@ -1,0 +1,190 @@
+"""The run folder: what a run leaves on disk, as a stable contract (docs/run-folder.md)."""
+
+import csv
+import io
+import json
+import shutil
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+from hcfl.config import Config
+from hcfl.core.cluster_log import Change, Merge, Move, Removal, Split
+from hcfl.core.evaluation import Quality
+from hcfl.core.record import Record, Row, metrics_row
+from hcfl.core.state import RunState
+from hcfl.data import Federation
+from hcfl.errors import InputError, SavingError
+from hcfl.runs import atomic_file, checkpoint
+from hcfl.runs import folder as run_folder
+from hcfl.runs.json_files import read_lines
+from hcfl.runs.tables import class_rows, client_rows, missing_rows, split_row, summarise
+
+RUNS = Path("runs")
+"""Where runs go unless told otherwise."""
+
+
+def place_of(config: Config) -> Path:
+    """Return the new folder that a run goes to unless told otherwise."""
+    name = f"{Path(config.data.source).stem}-{config.method.name}-seed{config.seed}".replace("/", "-")
+    return run_folder.free_path(RUNS, name)
+
+
+CONFIG, METRICS, EVENTS, SPLITS = "config.yaml", "metrics.jsonl", "events.jsonl", "splits.jsonl"
+CLIENTS, CLASSES, SUMMARY = "clients.csv", "classes.csv", "summary.json"
+CHECKPOINT, PICTURE, REPORT = "checkpoint", "run.png", "report.html"
+
+LOGS = (METRICS, EVENTS, SPLITS)
+"""What grows round by round."""
+
+
+def create(path: Path, config: Config) -> Path:
+    """Make a new run folder; one that already holds a run is never touched."""
+    try:
+        if any((path / name).exists() for name in (CONFIG, *LOGS, CLIENTS, CLASSES, SUMMARY, CHECKPOINT)):
+            raise InputError(f"out = {str(path)!r}: already holds a run; choose another folder or remove it")
+        atomic_file.write_text(path / CONFIG, config.to_yaml())
+        for name in LOGS:
+            (path / name).write_text("", encoding="utf-8")
+    except OSError as error:
+        raise InputError(f"out = {str(path)!r}: cannot be written ({error.strerror})") from None
+    return path
+
+
+@contextmanager
+def begun(path: Path, config: Config) -> Iterator[Path]:
+    """Make a new run folder; where no round is completed in it, it is taken back, unless the disk was at fault."""
+    create(path, config)
+    try:
+        yield path
+    except SavingError:
+        raise
+    except BaseException:
+        if not rows(path, METRICS):
+            discard(path)
+        raise
+
+
+def append_event(path: Path, row: Row) -> None:
+    """Write an event that is none of the clusters'."""
+    with (path / EVENTS).open("a", encoding="utf-8") as file:
+        file.write(json.dumps(row) + "\n")
+
+
+def free_path(parent: Path, name: str) -> Path:
+    """Return a folder under `parent` that does not exist yet."""
+    path, number = parent / name, 2
+    while path.exists():
+        path, number = parent / f"{name}-{number}", number + 1
+    return path
+
+
+def discard(path: Path) -> None:
+    """Take back a folder in which no round was completed, or of which no checkpoint can be read."""
+    for name in (CONFIG, *LOGS):
+        (path / name).unlink(missing_ok=True)
+    shutil.rmtree(path / CHECKPOINT, ignore_errors=True)
+    if not any(path.iterdir()):
+        path.rmdir()
+
+
+def rows(path: Path, name: str) -> list[Row]:
+    """Read the lines that are complete so far."""
+    return read_lines(path / name)
+
+
+def record_of(path: Path, row: Row, changed: bool) -> Record:
+    """Return a round's record as others see it, from its line; where clusters changed, the checkpoint says how."""
+    changes: tuple[Change, ...] = ()
+    if changed:
+        with suppress(InputError):  # whoever writes them may just be replacing it
+            state, _ = checkpoint.load(path / CHECKPOINT)
+            changes = tuple(change for change in state.server.changes if change.round == row["round"])
+    return Record(
+        round=row["round"],
+        participants=row["participants"],
+        objective=row["objective"],
+        val=row["val"],
+        test=row["test"],
+        test_per_concept=tuple(row["test_per_concept"] or ()),
+        clusters=row["clusters"],
+        cluster_sizes=dict(zip(row["cluster_ids"], row["cluster_sizes"], strict=True)),
+        quality=Quality(row["ari"], row["ari_affected"], row["nmi"], row["purity"]),
+        without_shared_class=row["pairs_without_shared_class"],
+        down=row["bytes_down_by_part"],
+        up=row["bytes_up_by_part"],
+        seconds=row["seconds_by_phase"],
+        changes=changes,
+    )
+
+
+def event_row(change: Change, client_names: Sequence[Any]) -> Row:
+    """Return one line of `events.jsonl`; clusters are named by their stable ids."""
+    row: Row = {
+        "event": type(change).__name__.lower(),
+        "round": change.round,
+        "cluster": None,
+        "new_cluster": None,
+        "members": {},
+        "max_distance": None,
+        "mean_distance": None,
+        "threshold": None,
+    }
+    if isinstance(change, Removal):
+        return row | {"cluster": change.cluster}
+    if isinstance(change, Merge):
+        distances = {"max_distance": change.distance, "threshold": change.threshold}
+        return row | {"cluster": change.gone, "new_cluster": change.into, **distances}
+    if isinstance(change, Move):
+        moved: dict[int, list[Any]] = {cluster: [] for cluster in sorted(set(change.to))}
+        for client, cluster in zip(change.clients, change.to, strict=True):
+            moved[cluster].append(client_names[client])
+        return row | {"members": moved}
+    parts = {change.parent: change.first, change.child: change.second}
+    return row | {
+        "cluster": change.parent,
+        "new_cluster": change.child,
+        "members": {cluster: [client_names[c] for c in part] for cluster, part in parts.items()},
+        "max_distance": change.maximum,
+        "mean_distance": change.mean,
+        "threshold": change.threshold,
+    }
+
+
+def append(path: Path, record: Record, client_names: Sequence[Any]) -> Row:
+    """Write what a round gave; return its metrics."""
+    row = metrics_row(record)
+    with (path / METRICS).open("a", encoding="utf-8") as file:
+        file.write(json.dumps(row, allow_nan=False) + "\n")
+    with (path / EVENTS).open("a", encoding="utf-8") as file:
+        events = missing_rows(record.round, record.missing, client_names)
+        events += [event_row(change, client_names) for change in record.changes]
+        file.writelines(json.dumps(event) + "\n" for event in events)
+    if record.distances is not None:
+        splits = [change for change in record.changes if isinstance(change, Split)]
+        with (path / SPLITS).open("a", encoding="utf-8") as file:
+            file.writelines(json.dumps(split_row(split, record.distances, client_names)) + "\n" for split in splits)
+    return row
+
+
+def save(path: Path, config: Config, federation: Federation, state: RunState) -> None:
+    """Write a checkpoint; the logs of its rounds reach the disk before it does."""
+    for name in LOGS:
+        atomic_file.flush(path / name)
+    checkpoint.save(path / CHECKPOINT, state, federation.scaling, config)
+
+
+def finish(
+    path: Path, method: str, config: Config, federation: Federation, state: RunState, metrics: Sequence[Row]
+) -> Row:
+    """Write `clients.csv`, `classes.csv`, `summary.json` and the checkpoint; return the summary."""
+    tables = {CLIENTS: client_rows(federation, state), CLASSES: class_rows(federation)}
+    for name, table in tables.items():
+        text = io.StringIO(newline="")
+        csv.writer(text).writerows(table)
+        atomic_file.write_text(path / name, text.getvalue())
+    save(path, config, federation, state)
+    summary = summarise(method, config, None if federation.truth is None else federation.truth.concepts, metrics)
+    atomic_file.write_text(path / SUMMARY, json.dumps(summary, indent=2) + "\n")
+    return summary

@@ -1,0 +1,74 @@
+"""A run is opened from its folder, without the data it was trained on."""
+
+from pathlib import Path
+
+import torch
+
+from hcfl import rng
+from hcfl.config import Config, ModelConfig, plugins
+from hcfl.data.readers.paths import is_file, is_folder
+from hcfl.errors import InputError
+from hcfl.methods import Method
+from hcfl.models import IMAGE_NETWORKS, MODELS, Builder, Network, Pair, parameters_of
+from hcfl.models.ensemble import Ensemble
+from hcfl.runs import checkpoint
+from hcfl.runs import folder as run_folder
+from hcfl.runs.json_files import read_object
+from hcfl.runs.prepare import method_of, model_builder
+from hcfl.runs.run import Run
+
+
+def load(
+    path: str | Path,
+    *,
+    model: Builder | Pair | None = None,
+    method: Method | None = None,
+    allow_code: bool = False,
+) -> Run:
+    """Open a run that ended.
+
+    A model or method that was passed to the run as a Python object is not in its folder, and has to be passed again.
+    Where the folder names code of its own (`FILE.py:CLASS`), it runs only with `allow_code`.
+    """
+    path = Path(path)
+    if not is_file(path / run_folder.CONFIG) or not is_folder(path / run_folder.CHECKPOINT):
+        raise InputError(f"run = {str(path)!r}: is not the folder of a run that ended")
+    if not (path / run_folder.CHECKPOINT / checkpoint.OUTLINE_FILE).exists():
+        raise InputError(f"run = {str(path)!r}: has no {checkpoint.OUTLINE_FILE} yet; `hcfl resume` ends the run")
+    config = Config.load(path / run_folder.CONFIG)
+    built = {name for name, part in (("model", model), ("method", method)) if part is not None}
+    plugins.check_trusted(f"run = {str(path)!r}", config.model_dump(exclude=built), allow_code)
+    state, scaling = checkpoint.load(path / run_folder.CHECKPOINT)
+    known = checkpoint.load_outline(path / run_folder.CHECKPOINT)
+    federation = known.outline.federation(config.data, scaling)
+    if model is None and config.model.name in MODELS:
+        with torch.device("meta"):  # as a sketch, which takes no memory: a damaged folder can name any size
+            sketch = rebuild(config.model, federation.shape, federation.classes)
+        check_fit(sketch, state.server.ensemble, f"run = {str(path)!r}")
+    network = rebuild(config.model, federation.shape, federation.classes, model)
+    check_fit(network, state.server.ensemble, f"run = {str(path)!r}")
+    rows, summary = run_folder.rows(path, run_folder.METRICS), read_object(path / run_folder.SUMMARY)
+    if not rows or not all(isinstance(row.get("round"), int) for row in rows):
+        raise InputError(f"run = {str(path)!r}: {run_folder.METRICS} is damaged, every line must have its round")
+    chosen = method or method_of(config.method)
+    return Run(path, config, federation, summary, rows, state, chosen, network, known.profiles)
+
+
+def rebuild(config: ModelConfig, shape: tuple[int, ...], classes: int, model: Builder | Pair | None = None) -> Network:
+    """Build a network whose weights come from elsewhere."""
+    if model is None:
+        if config.name == "custom":
+            raise InputError("model = None: the run's model was passed from Python, so it has to be passed again")
+        unweighted = {"pretrained": "none"} if config.name in IMAGE_NETWORKS else {}
+        model = model_builder(config.model_copy(update=unweighted))
+    with rng.scoped(0, "rebuild"):
+        return Network(*(model(shape, classes) if callable(model) else model))
+
+
+def check_fit(network: Network, ensemble: Ensemble, what: str) -> None:
+    """Refuse a network that the stored weights do not belong to."""
+    for module, stored in ((network.extractor, ensemble.extractors), (network.head, ensemble.heads)):
+        built = {name: tuple(tensor.shape) for name, tensor in parameters_of(module).items()}
+        found = {name: tuple(tensor.shape[1:]) for name, tensor in stored.items()}
+        if wrong := sorted({*built.items()} ^ {*found.items()}):
+            raise InputError(f"{what}: its weights do not fit the model, first at {wrong[0][0]}")

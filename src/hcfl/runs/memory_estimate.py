@@ -1,0 +1,147 @@
+"""How much memory a round will take, known before it starts: what cannot fit is refused, with what to change.
+
+A low estimate: only what must lie in memory at one time is counted, so that nothing is refused that would have run.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from math import prod
+
+import torch
+from torch import Tensor, nn
+
+from hcfl.config import Config
+from hcfl.data import Federation
+from hcfl.data.readers.available_memory import free_memory, in_words
+from hcfl.engines.batched_training import CPU_ELEMENTS
+from hcfl.errors import InputError
+from hcfl.methods import Method
+from hcfl.methods.local_models import ClusterModels
+from hcfl.models import Network
+from hcfl.tiers.participants import Evidence
+
+FLOAT = torch.float32.itemsize
+
+SIDE_BY_SIDE = 3
+"""Copies of a model while it is trained: its parameters, their gradients, their velocity."""
+
+VECTORS: frozenset[Evidence] = frozenset({"updates", "whole updates", "models"})
+"""What clients are compared by, if it is what they trained."""
+
+COMPARED = 3
+"""Copies of it that lie beside each other then: what was trained, what it started from, the difference."""
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """Bytes that a round takes beside what is there when it starts."""
+
+    kept: int
+    """The clusters' models, and what clients keep, or the server of them, from round to round."""
+    inputs: int
+    """Clients' samples as networks read them, of those who train at one time."""
+    training: int
+    """Models, gradients and activations of those who train at one time."""
+    updates: int
+    """Trained models of all participants of a round."""
+    compared: int = 0
+    """The same once more, as vectors, where clients are compared by them."""
+
+    @property
+    def total(self) -> int:
+        """The largest moment: some train, all that was trained is put together, which takes it twice, or compared."""
+        return self.kept + self.inputs + max(self.training, 2 * self.updates, self.updates + self.compared)
+
+
+def estimate(
+    network: Network, method: Method, federation: Federation, config: Config, device: torch.device
+) -> Estimate:
+    """Return what a round takes; on a GPU, where chunks are halved until they fit, what one client's training does."""
+    clients, values = federation.clients, prod(federation.shape)
+    clusters = clients if method.clusters is None else max(method.clusters, getattr(method.adaptation, "groups", 1))
+    extractor, head = _bytes(network.extractor), _bytes(network.head)
+    shared = method.topology == "split"
+    heads = 1 if method.weighting.hard or not isinstance(method.local, ClusterModels) else clusters
+    one = extractor + heads * head if shared else heads * (extractor + head)
+
+    participants = max(1, round(config.training.participation * clients))
+    sizes = sorted((len(rows) for rows in federation.train), reverse=True)
+    batched, batch = config.engine == "batched", min(config.training.batch or 1, sizes[0])
+    rows = participants * (1 if shared else heads)  # what is trained at once: clients, or their models
+    at_once = min(rows, max(1, CPU_ELEMENTS // (values * batch))) if batched and device.type == "cpu" else 1
+    row = extractor + heads * head if shared else extractor + head
+    stored = federation.x.element_size() if device.type != "cpu" else FLOAT  # a GPU scales batch by batch
+    samples = sum(sizes[-participants:]) if batched else sizes[-1]  # the smallest clients there could be
+    own = clients * one * (method.local.kept + config.training.keep_momentum)
+    first = clients * (extractor + head) if "first updates" in method.needs else 0
+    vector = extractor + head if not shared or "whole updates" in method.needs else head
+    start = participants * one if batched and not shared else 0
+    return Estimate(
+        kept=(extractor if shared else clusters * extractor) + clusters * head + own + first,
+        inputs=samples * values * stored,
+        training=start + at_once * (SIDE_BY_SIDE * row + batch * _activations(network, federation.shape)),
+        updates=participants * one,
+        compared=COMPARED * participants * vector if VECTORS & method.needs else 0,
+    )
+
+
+def check(network: Network, method: Method, federation: Federation, config: Config, device: torch.device) -> None:
+    """Refuse a run whose rounds cannot fit; on Flower, the memory is that of other machines."""
+    if config.engine == "flower":
+        return
+    free = torch.cuda.mem_get_info(device)[0] if device.type == "cuda" else free_memory()
+    needed = estimate(network, method, federation, config, device)
+    if free is None or needed.total <= free:
+        return
+    field, change = _largest(needed, config, method)
+    raise InputError(
+        f"{field}: a round needs at least {in_words(needed.total)} of memory, but {in_words(free)} are free "
+        f"on {device.type}; take {change}"
+    )
+
+
+def _largest(needed: Estimate, config: Config, method: Method) -> tuple[str, str]:
+    """Return the setting behind the largest part, with its value, and what to change."""
+    smaller = "or a smaller model"
+    parts = {
+        "kept": needed.kept,
+        "inputs": needed.inputs,
+        "training": needed.training,
+        "updates": max(2 * needed.updates, needed.updates + needed.compared),
+    }
+    largest = max(parts, key=lambda name: parts[name])
+    if largest == "kept":
+        return f"method.clusters = {method.clusters or 'one per client'}", f"fewer clusters {smaller}"
+    if config.engine == "batched" and largest in ("inputs", "training"):
+        return "engine = 'batched'", f"engine = sequential, a smaller training.batch {smaller}"
+    if largest == "inputs":
+        return f"data.samples = {config.data.samples}", "fewer data.samples, or images of a smaller data.resize"
+    if largest == "training":
+        return f"training.batch = {config.training.batch}", f"a smaller training.batch {smaller}"
+    return f"training.participation = {config.training.participation:g}", f"a smaller training.participation {smaller}"
+
+
+def _bytes(module: nn.Module) -> int:
+    tensors: Iterable[Tensor] = module.state_dict().values()
+    return sum(tensor.numel() * tensor.element_size() for tensor in tensors)
+
+
+def _activations(network: Network, shape: tuple[int, ...]) -> int:
+    """Return the bytes of what layers put out for one sample; gradients need it once more, but not all at one time."""
+    sizes: list[int] = []
+
+    def note(module: nn.Module, inputs: object, output: object) -> None:
+        if isinstance(output, Tensor):
+            sizes.append(output.numel() * output.element_size())
+
+    leaves = [module for module in network.extractor.modules() if not any(True for _ in module.children())]
+    handles = [module.register_forward_hook(note) for module in leaves]
+    was_training = network.extractor.training
+    try:
+        with torch.no_grad():
+            network.extractor.eval()(torch.zeros(2, *shape))
+    finally:
+        network.extractor.train(was_training)
+        for handle in handles:
+            handle.remove()
+    return sum(sizes) // 2

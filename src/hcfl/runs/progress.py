@@ -1,0 +1,79 @@
+"""Progress while a run is under way: a live line in a terminal, plain text elsewhere."""
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+
+from rich.console import Console
+from rich.markup import escape
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+from hcfl.core.cluster_log import Change, Merge, Move, Split
+from hcfl.core.record import Record
+from hcfl.runs.loop import OnRound
+
+
+def describe_change(change: Change) -> str:
+    """Return what just happened to the clusters, in words."""
+    if isinstance(change, Split):
+        return (
+            f"cluster {change.parent} split {len(change.first)} | {len(change.second)}, new cluster {change.child} "
+            f"(max {change.maximum:.2f}, mean {change.mean:.2f}, threshold {change.threshold:g})"
+        )
+    if isinstance(change, Merge):
+        return f"cluster {change.gone} merged into {change.into}"
+    if isinstance(change, Move):
+        return f"{len(change.clients)} clients moved to cluster {', '.join(map(str, sorted(set(change.to))))}"
+    return f"cluster {change.cluster} removed, it was nobody's"
+
+
+MANY = 4
+"""So many merges in one round are told as a number."""
+
+
+def describe_changes(changes: Sequence[Change]) -> list[str]:
+    """Return what happened to the clusters in a round."""
+    merges = sum(isinstance(change, Merge) for change in changes)
+    if merges < MANY:
+        return [describe_change(change) for change in changes]
+    others = [describe_change(change) for change in changes if not isinstance(change, Merge)]
+    return [*others, f"{merges} clusters merged into others"]
+
+
+def describe_round(record: Record) -> str:
+    """Return a round's numbers in one line."""
+    ari = "" if record.quality.ari is None else f"  ARI {record.quality.ari:.2f}"
+    return f"Val {percent(record.val)}  Test {percent(record.test)}  K {record.clusters}{ari}"
+
+
+def percent(value: float | None) -> str:
+    """Return an accuracy for people."""
+    return "    –" if value is None else f"{100 * value:4.1f}%"
+
+
+@contextmanager
+def show(title: str, rounds: int, console: Console) -> Iterator[OnRound]:
+    """Give a function that shows each round as it ends."""
+    if console.is_terminal:
+        with Progress(
+            TextColumn("[bold]{task.description}"),
+            BarColumn(bar_width=24),
+            MofNCompleteColumn(),
+            TextColumn("{task.fields[numbers]}"),
+            TimeRemainingColumn(),
+            console=console,
+        ) as progress:
+            task = progress.add_task(escape(title), total=rounds, numbers="")
+
+            def live(record: Record) -> None:
+                progress.update(task, completed=record.round, numbers=describe_round(record))
+                for change in describe_changes(record.changes):
+                    progress.console.print(f"  round {record.round}: {change}", style="cyan")
+
+            yield live
+        return
+
+    def plain(record: Record) -> None:
+        line = f"{title}  round {record.round:>{len(str(rounds))}}/{rounds}  {describe_round(record)}"
+        console.print("  ".join([line, *describe_changes(record.changes)]), soft_wrap=True, highlight=False)
+
+    yield plain

@@ -1,0 +1,136 @@
+"""A run folder is opened again, to go on where its newest whole checkpoint was written."""
+
+import fcntl
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from math import inf
+from pathlib import Path
+from typing import Any
+
+from hcfl.config import Config
+from hcfl.core.record import Row
+from hcfl.core.state import RunState
+from hcfl.errors import InputError
+from hcfl.runs import atomic_file, checkpoint
+from hcfl.runs.folder import CHECKPOINT, CONFIG, LOGS, METRICS
+from hcfl.runs.save import saving
+from hcfl.runs.state_file import DamagedError
+
+FREE = ("training.rounds", "checkpoint_every", "checkpoints_kept", "data.cache_dir")
+"""Settings that may change while a run is interrupted: rounds that were played would be the same."""
+
+
+@dataclass(frozen=True)
+class Reopened:
+    """What a run needs to go on."""
+
+    config: Config
+    metrics: list[Row]
+    """Of the rounds up to the checkpoint."""
+    state: RunState | None
+    """None: there is no checkpoint, and it begins with round 1."""
+    notes: tuple[str, ...]
+    """What people should know: a sentence for each checkpoint that could not be used."""
+
+
+@contextmanager
+def held(path: Path) -> Iterator[None]:
+    """Keep a run folder to oneself: two that write into it at once would spoil it. The lock ends with its owner."""
+    try:
+        file = (path / CONFIG).open("rb")
+    except OSError as error:
+        raise InputError(f"run = {str(path)!r}: has no {CONFIG} that can be read ({error.strerror})") from None
+    with file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise InputError(f"run = {str(path)!r}: is under way, another process is playing it") from None
+        yield
+
+
+def reopen(path: Path) -> Reopened:
+    """Find the newest checkpoint that is whole; what was written after it is taken back.
+
+    One that is damaged is passed over, and said. One of another version, or of another configuration, is refused.
+    """
+    config = Config.load(path / CONFIG)
+    logs = {name: _Log.read(path / name) for name in LOGS}
+    state, notes = None, []
+    for file in checkpoint.files(path / CHECKPOINT):
+        try:
+            found = checkpoint.read(file)
+            _check_config(config, Config.from_yaml(found.config), path)
+            _check_logs(logs, found.state.server.round, path)
+        except DamagedError as error:
+            notes.append(str(error))
+            continue
+        state = found.state
+        break
+    round_ = 0 if state is None else state.server.round
+    with saving(path):
+        atomic_file.sweep(path)
+        atomic_file.sweep(path / CHECKPOINT)
+        for name, log in logs.items():
+            atomic_file.write_text(path / name, "".join(line for row, line in log.lines if row["round"] <= round_))
+    where = f"from round {round_}" if round_ else "from the beginning"
+    said = tuple(f"{note}; the run goes on {where}" for note in notes)
+    return Reopened(config, [row for row, _ in logs[METRICS].lines if row["round"] <= round_], state, said)
+
+
+@dataclass(frozen=True)
+class _Log:
+    """What there is of a log."""
+
+    lines: list[tuple[Row, str]]
+    """Read, and as they are written, up to the first that is not whole."""
+    last: float
+    """The last round of which all lines are there, as far as a log can tell by itself."""
+
+    @staticmethod
+    def read(path: Path) -> "_Log":
+        """Read a log; what comes after its last end of a line was being written when its writer was killed."""
+        try:
+            text = path.read_bytes().decode(errors="replace")
+        except FileNotFoundError:
+            return _Log([], inf)
+        except OSError as error:
+            raise InputError(f"{path}: cannot be read ({error.strerror})") from None
+        found: list[tuple[Row, str]] = []
+        for line in text.split("\n")[:-1]:
+            try:
+                row = json.loads(line)
+                row["round"] + 0  # a number
+            except (ValueError, TypeError, LookupError, RecursionError):
+                return _Log(found, found[-1][0]["round"] - 1 if found else 0)
+            found.append((row, line + "\n"))
+        return _Log(found, inf)
+
+
+def _check_logs(logs: dict[str, _Log], round_: int, path: Path) -> None:
+    """Pass a checkpoint over of which the logs do not have all rounds."""
+    for name, log in logs.items():
+        there = [row["round"] for row, _ in log.lines if row["round"] <= round_]
+        if log.last < round_ or (name == METRICS and there != list(range(1, round_ + 1))):
+            raise DamagedError(f"{path / name}: is damaged before round {round_}, that of the last checkpoint")
+
+
+def _check_config(config: Config, saved: Config, path: Path) -> None:
+    """Refuse a configuration that is not the checkpoint's, and say where they differ."""
+    now, then = _flat(config.model_dump()), _flat(saved.model_dump())
+    changed = [name for name in now | then if name not in FREE and now.get(name) != then.get(name)]
+    if changed:
+        each = ", ".join(
+            f"{name} = {then.get(name)!r} in the checkpoint, {now.get(name)!r} in {CONFIG}" for name in changed
+        )
+        raise InputError(
+            f"run = {str(path)!r}: its configuration was changed ({each}); put it back, or begin a new run"
+        )
+
+
+def _flat(values: dict[str, Any], before: str = "") -> dict[str, Any]:
+    flat: dict[str, Any] = {}
+    for name, value in values.items():
+        flat |= _flat(value, f"{before}{name}.") if isinstance(value, dict) else {before + name: value}
+    return flat

@@ -1,0 +1,166 @@
+"""The rows of a run folder's files: `clients.csv`, `classes.csv`, `splits.jsonl`, `summary.json`."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hcfl.config import Config
+from hcfl.core.cluster_log import Split
+from hcfl.core.record import Row
+from hcfl.core.state import Missing, RunState
+from hcfl.data import Federation
+from hcfl.privacy.accounting import spent
+from hcfl.tiers.distance import Distances
+
+
+def missing_rows(round_: int, missing: Sequence[Missing], client_names: Sequence[Any]) -> list[dict[str, Any]]:
+    """Return the lines of `events.jsonl` for clients who were asked and do not count."""
+    return [
+        {
+            "event": "refused" if one.refused else "absent",
+            "round": round_,
+            "client": client_names[one.client],
+            "reason": one.reason,
+            "attempt": one.attempt,
+        }
+        for one in missing
+    ]
+
+
+def client_rows(federation: Federation, state: RunState) -> list[list[Any]]:
+    """Return `clients.csv`: who belongs where, beside the truth where it is known."""
+    server, truth = state.server, federation.truth
+    table: list[list[Any]] = [
+        [
+            "client",
+            "samples",
+            "true_concept",
+            "cluster",
+            "corruption",
+            "severity",
+            *(f"weight_{cluster}" for cluster in server.clusters),
+        ]
+    ]
+    for client, name in enumerate(federation.client_names):
+        column = int(server.members[client])
+        corruption = None if federation.corruptions is None else federation.corruptions[client]
+        table.append(
+            [
+                name,
+                int(server.sizes[client]) or len(federation.train[client]),
+                "" if truth is None else truth.names[truth.concept[client]],
+                "" if column < 0 else server.clusters[column],
+                "" if corruption is None else corruption.name,
+                "" if corruption is None else corruption.severity,
+                *(f"{weight:.6g}" for weight in server.weights[client].tolist()),
+            ]
+        )
+    return table
+
+
+def class_rows(federation: Federation) -> list[list[Any]]:
+    """Return `classes.csv`: how many samples of each class each client holds; nothing where clients keep that."""
+    table: list[list[Any]] = [["client", *federation.class_names]]
+    if not len(federation.y):
+        return table
+    counts = federation.class_table().tolist()
+    return table + [[name, *row] for name, row in zip(federation.client_names, counts, strict=True)]
+
+
+MOST = 200
+"""Clients of a split whose distances are kept: of more, so many, evenly chosen, and the two that are farthest apart."""
+
+
+def split_row(split: Split, distances: Distances, client_names: Sequence[Any]) -> dict[str, Any]:
+    """Return one line of `splits.jsonl`: the distances between a split's clients, those of the first part first."""
+    known = {client: row for row, client in enumerate(distances.clients)}
+    first, second = ([known[client] for client in part if client in known] for part in (split.first, split.second))
+    matrix = distances.matrix.numpy()
+    rows = _some(matrix, first, second)
+    return {
+        "round": split.round,
+        "cluster": split.parent,
+        "new_cluster": split.child,
+        "clients_compared": len(first) + len(second),
+        "clients": [client_names[distances.clients[row]] for row in rows],
+        "in_first_part": len(set(first) & set(rows)),
+        "distances": [[float(f"{value:.4g}") for value in matrix[row, rows[:at]]] for at, row in enumerate(rows)],
+    }
+
+
+def _some(matrix: NDArray[np.float32], first: list[int], second: list[int]) -> list[int]:
+    """Return the rows of both parts; where they are too many, a part of each, and the farthest pair."""
+    rows = [*first, *second]
+    if len(rows) <= MOST:
+        return rows
+    block = matrix[np.ix_(rows, rows)]
+    farthest = np.unravel_index(int(block.argmax()), block.shape)
+    evenly = np.linspace(0, len(rows) - 1, MOST - len(farthest)).round().astype(int)
+    return [rows[at] for at in np.union1d(evenly, farthest)]
+
+
+def summarise(method: str, config: Config, concepts: int | None, metrics: Sequence[Row]) -> Row:
+    """Return `summary.json`: best round, last round, and Test at the best-Val round, so that nobody is misled.
+
+    `concepts` is how many there truly are, where somebody knows.
+    """
+    last = metrics[-1]
+    val_best = _best(metrics, "val")
+    test_best = _best(metrics, "test")
+    epsilon, delta = spent(config.privacy, last["round"]) or (None, None)
+    return {
+        "method": method,
+        "data": config.data.source,
+        "partition": describe_partition(config),
+        "seed": config.seed,
+        "rounds": last["round"],
+        "val_best": val_best and val_best["val"],
+        "val_best_round": val_best and val_best["round"],
+        "test_best": test_best and test_best["test"],
+        "test_best_round": test_best and test_best["round"],
+        "val_last": last["val"],
+        "test_last": last["test"],
+        "test_at_best_val": val_best and val_best["test"],
+        "clusters_last": last["clusters"],
+        "clusters_max": max(row["clusters"] for row in metrics),
+        "clusters_true": concepts,
+        "ari_last": last["ari"],
+        "ari_affected_last": last["ari_affected"],
+        "seconds_per_round": sum(row["seconds"] for row in metrics) / len(metrics),
+        "bytes_up": sum(row["bytes_up"] for row in metrics),
+        "bytes_down": sum(row["bytes_down"] for row in metrics),
+        "epsilon": epsilon,
+        "delta": delta,
+    }
+
+
+def describe_partition(config: Config) -> str:
+    """Name how samples were dealt, with the readings of α and β: a result means nothing without them."""
+    data = config.data
+    if data.partition == "natural":
+        return "natural"
+    parts = {
+        "lda": f"lda alpha={data.alpha} ({data.alpha_reading})",
+        "classes": f"{data.classes_per_client} classes per client ({data.grouping})",
+        "iid": "iid",
+    }
+    words = [parts[data.partition or "iid"]]
+    if data.samples is not None:
+        words.append(f"{data.samples} samples")
+    if data.copies > 1:
+        words.append(f"{data.copies} copies")
+    if data.beta:
+        words.append(f"{data.concepts} concepts beta={data.beta} ({data.beta_reading})")
+    if data.corruptions != "none":
+        words.append(f"{data.corruptions} corruptions")
+    if data.noise != "none":
+        words.append(f"{data.noise} noise {data.noise_rate}")
+    return ", ".join(words)
+
+
+def _best(metrics: Sequence[Row], key: str) -> Row | None:
+    """Return the first round with the largest value, or None where nothing was measured."""
+    measured = [row for row in metrics if row[key] is not None]
+    return max(measured, key=lambda row: row[key]) if measured else None

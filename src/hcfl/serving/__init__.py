@@ -1,0 +1,1 @@
+"""What a run that ended is for: predictions, new clients, models as files."""

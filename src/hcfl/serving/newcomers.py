@@ -1,0 +1,228 @@
+"""Somebody who never trained: which clusters a newcomer belongs to, and on what evidence (spec §8, the fresh form)."""
+
+from dataclasses import dataclass, replace
+from typing import Literal
+
+import torch
+from torch import Tensor
+from torch.nn.functional import cosine_similarity
+
+from hcfl.core.cluster_profiles import expected_log_likelihood, weights_without_labels
+from hcfl.core.evaluation import FRESH_STEPS, log_densities, mixture, newcomer_step
+from hcfl.core.server import shares
+from hcfl.data import Newcomer
+from hcfl.methods import Method
+from hcfl.models.ensemble import embed, rows
+from hcfl.models.inputs import Scaled
+from hcfl.runs.run import Run
+from hcfl.tiers import Weights
+from hcfl.tiers.client_segments import Owners
+from hcfl.tiers.distance import prototypes
+from hcfl.tiers.gaussians import mixture_log_density
+from hcfl.tiers.weighting import uniform
+
+Evidence = Literal["labels", "prototypes", "confidence"]
+"""What decided: labelled samples under each cluster's model; where unlabelled samples lie among the clusters'
+prototypes; or, where there are none to compare with, how sure each cluster is of its predictions."""
+
+FOLDS = 10
+"""Accuracy is measured on every tenth sample in turn, with weights that the other samples found."""
+
+SURE = 0.8
+"""An assignment without labels is doubtful if fewer of the federation's own clients would be right there; by the rule
+of succession, (right + 1) / (put there + 2), since a few clients prove little."""
+
+
+@dataclass(frozen=True)
+class ClusterEvidence:
+    """What speaks for one cluster."""
+
+    cluster: int
+    weight: float
+    """ω̃: how much of the cluster's model the newcomer should use."""
+    evidence: float
+    """Mean over samples: log L_k with labels; the log density of the features by prototypes; by confidence, what the
+    cluster expects log L_k of its own predictions to be. Only differences between clusters mean something."""
+    confidence: float
+    """Mean probability of the class that the cluster predicts."""
+    prototype_distance: float | None
+    """1 − cos of prototypes: with labels the largest over the classes that both hold, without of the mean features."""
+    accuracy: float | None
+    """Of the cluster's model alone, where there are labels."""
+
+
+@dataclass(frozen=True)
+class Assignment:
+    """Where a newcomer belongs."""
+
+    cluster: int
+    """The cluster with the largest weight."""
+    clusters: tuple[ClusterEvidence, ...]
+    evidence: Evidence
+    samples: int
+    accuracy: float | None
+    """With the weights found, where there are labels to measure it; each tenth with the weights of the other nine."""
+    right: int | None
+    """Without labels: so many of the federation's own clients whom the same evidence puts here do belong here, …"""
+    put_here: int | None
+    """… of so many that it puts here; None where nobody measured it."""
+    components: Tensor | None = None
+    """How the newcomer mixes the Gaussians of its inputs, where the method models them."""
+
+    @property
+    def weights(self) -> dict[int, float]:
+        """ω̃ by cluster id."""
+        return {each.cluster: each.weight for each in self.clusters}
+
+    @property
+    def doubtful(self) -> bool:
+        """Whether the evidence cannot tell this cluster from others."""
+        if self.evidence == "labels" or len(self.clusters) == 1:
+            return False
+        return self.right is None or self.put_here is None or self.right + 1 < SURE * (self.put_here + 2)
+
+    @property
+    def note(self) -> str:
+        """What one should know about it, in a sentence; empty if nothing."""
+        if self.evidence == "labels" or len(self.clusters) == 1:
+            return ""
+        if not self.put_here:
+            measured = "how often this is right is not known"
+        else:
+            measured = f"{self.right} of the {self.put_here} own clients whom the same evidence puts here belong here"
+        if not self.doubtful:
+            return f"Without labels, by {self.evidence}: {measured}."
+        return (
+            f"A guess, without labels, by {self.evidence}: {measured}. "
+            "Clusters that differ only in what labels mean cannot be told apart without labels."
+        )
+
+
+def assign(run: Run, x: Tensor, labels: Tensor | None, unlabelled: bool = False) -> Assignment:
+    """Find a newcomer's clusters from raw inputs and, unless `unlabelled`, from their labels."""
+    server, method, profiles = run.state.server, run.method, run.profiles
+    features, log_probs = _look(run, x)
+    densities = log_densities(run.federation, run.network, server, x.to(run.federation.scaling.mean.device))
+    class_shares = shares(method, server, run.federation.classes)
+    seen = _Samples(log_probs, densities, class_shares, torch.arange(len(x)))
+    kind: Evidence = "labels"
+    if labels is not None and not unlabelled:
+        weights, accuracy = seen.find(method, labels), seen.cross_fitted(method, labels)
+        evidence = seen.log_likelihood(method, labels, weights)
+    else:
+        density = None if profiles is None else profiles.log_density(features[0])
+        kind = "confidence" if density is None else "prototypes"
+        evidence = expected_log_likelihood(method, log_probs, class_shares) if density is None else density
+        found = weights_without_labels(method, evidence, log_probs, class_shares)
+        weights = Weights(found.unsqueeze(0), components=method.uniform_components(len(server.clusters)))
+        accuracy = None if labels is None else _share(seen.predict(weights) == labels)
+    distances = _prototype_distances(run, features, labels if kind == "labels" else None)
+    alone = None if labels is None else (log_probs.argmax(dim=2) == labels.unsqueeze(1)).double().mean(dim=0).tolist()
+    column = int(weights.client[0].argmax())
+    here = None if profiles is None or kind == "labels" else profiles.confusion[:, column]
+    return Assignment(
+        cluster=server.clusters[column],
+        clusters=tuple(
+            ClusterEvidence(
+                cluster=cluster,
+                weight=float(weights.client[0, k]),
+                evidence=float(evidence[:, k].mean()),
+                confidence=float(log_probs[:, k].exp().amax(dim=1).mean()),
+                prototype_distance=distances[k],
+                accuracy=None if alone is None else alone[k],
+            )
+            for k, cluster in enumerate(server.clusters)
+        ),
+        evidence=kind,
+        samples=len(x),
+        accuracy=accuracy,
+        right=None if here is None else int(here[column]),
+        put_here=None if here is None else int(here.sum()),
+        components=weights.components,
+    )
+
+
+@dataclass(frozen=True)
+class _Samples:
+    """Some of a newcomer's samples as the clusters see them."""
+
+    log_probs: Tensor
+    """log p_k(·|x), (all samples, clusters, classes)."""
+    densities: Tensor | None
+    """log N_a(z), (all samples, Gaussians), where inputs are modelled."""
+    class_shares: Tensor
+    rows: Tensor
+    """Which samples."""
+
+    def find(self, method: Method, labels: Tensor) -> Weights:
+        """Return the weights of these samples with their labels: 20 E-steps from uniform, or the lowest loss."""
+        clusters = self.log_probs.shape[1]
+        newcomer = Newcomer("newcomer", self.rows, labels, self.rows[:0], labels[:0])
+        weights = Weights(uniform(clusters).unsqueeze(0), components=method.uniform_components(clusters))
+        for _ in range(FRESH_STEPS):
+            weights = newcomer_step(method, newcomer, self.log_probs, self.densities, self.class_shares, weights)
+        return weights
+
+    def log_likelihood(self, method: Method, labels: Tensor, weights: Weights) -> Tensor:
+        """Return log L_k, (samples, clusters)."""
+        log_prob = self.log_probs[self.rows, :, labels]
+        return method.formulation.log_likelihood(log_prob, labels, self.class_shares, self._log_density(weights))
+
+    def predict(self, weights: Weights) -> Tensor:
+        """Return the most probable class of each."""
+        each, density = weights.client.log().expand(len(self.rows), -1), self._log_density(weights)
+        each = torch.softmax(each if density is None else each + density, dim=1)
+        return mixture(self.log_probs[self.rows], each).argmax(dim=1)
+
+    def cross_fitted(self, method: Method, labels: Tensor) -> float | None:
+        """Return the accuracy on each tenth of the samples with the weights that the others find."""
+        if len(self.rows) < 2:
+            return None
+        fold, right = torch.arange(len(labels)) % FOLDS, torch.zeros(len(labels), dtype=torch.bool)
+        for number in range(min(FOLDS, len(labels))):
+            others, held_out = fold != number, fold == number
+            weights = replace(self, rows=self.rows[others]).find(method, labels[others])
+            right[held_out] = replace(self, rows=self.rows[held_out]).predict(weights) == labels[held_out]
+        return _share(right)
+
+    def _log_density(self, weights: Weights) -> Tensor | None:
+        if self.densities is None or weights.components is None:
+            return None
+        return mixture_log_density(weights.components, self.densities[self.rows], Owners((len(self.rows),)))
+
+
+def _look(run: Run, x: Tensor) -> tuple[list[Tensor], Tensor]:
+    """Return features as each cluster's extractor sees them, and log p_k(·|x), (samples, clusters, classes)."""
+    ensemble, scaling = run.state.server.ensemble, run.federation.scaling
+    scaled = Scaled(x.to(scaling.mean.device), scaling)
+    extractors = 1 if ensemble.topology == "split" else ensemble.clusters
+    features = [embed(run.network, ensemble.extractor(k), scaled) for k in range(extractors)]
+    with torch.no_grad():
+        if extractors == 1:
+            logits = run.network.logits(ensemble.heads, features[0])
+        else:
+            heads = (rows(ensemble.heads, [k]) for k in range(extractors))
+            logits = torch.cat([run.network.logits(*each) for each in zip(heads, features, strict=True)], dim=1)
+    each_cluster = features * ensemble.clusters if extractors == 1 else features
+    return [part.cpu() for part in each_cluster], torch.log_softmax(logits, dim=2).cpu()
+
+
+def _prototype_distances(run: Run, features: list[Tensor], labels: Tensor | None) -> list[float | None]:
+    """1 − cos to each cluster's prototypes; None where there is nothing to compare."""
+    if run.profiles is None:
+        return [None] * len(features)
+    theirs, classes = run.profiles.prototypes, run.federation.classes
+    distances: list[float | None] = []
+    for k, seen in enumerate(features):
+        if labels is None:
+            shared, pair = theirs.class_counts[k].sum() > 0, (seen.mean(dim=0), theirs.mean[k])
+        else:
+            mine = prototypes(seen, labels, classes, Owners((len(labels),)))
+            held = (mine.class_counts[0] > 0) & (theirs.class_counts[k] > 0)
+            shared, pair = held.any(), (mine.class_means[0, held], theirs.class_means[k, held])
+        distances.append(float((1 - cosine_similarity(*pair, dim=-1)).max()) if shared else None)
+    return distances
+
+
+def _share(right: Tensor) -> float:
+    return float(right.double().mean())

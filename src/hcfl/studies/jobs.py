@@ -1,0 +1,127 @@
+"""Runs that a table needs: begun once, gone on with, never repeated."""
+
+import fcntl
+import hashlib
+import json
+import resource
+import shutil
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from hcfl.config import Config, plugins
+from hcfl.errors import InputError, SavingError
+from hcfl.launch import execute, resume
+from hcfl.runs import atomic_file
+from hcfl.runs import folder as run_folder
+from hcfl.runs.loop import OnRound
+from hcfl.runs.prepare import prepare
+from hcfl.runs.run import Run
+from hcfl.runs.save import saving
+
+ELSEWHERE = {"device", "threads", "checkpoint_every", "checkpoints_kept"}
+"""Settings that do not say what a run finds."""
+
+RESULT = "result.json"
+"""What a finished run leaves beside its folder's files: the metrics that tables show."""
+
+
+@dataclass(frozen=True)
+class Task:
+    """One run that some cell of a table needs."""
+
+    config: Config
+    folder: Path
+    keep: bool = False
+    """Whether its models stay when it has ended: they are nearly all of the folder, and tables do not need them."""
+
+    @property
+    def done(self) -> bool:
+        """Whether it has already run to its end, and what it found can be read."""
+        try:
+            return isinstance(self.result(), dict)
+        except (OSError, ValueError):
+            return False
+
+    @property
+    def names_code(self) -> bool:
+        """Whether whoever asks for it wants code of their own to run."""
+        return bool(plugins.named(self.config.model_dump()))
+
+    def result(self) -> dict[str, Any]:
+        """Return what it found."""
+        found: dict[str, Any] = json.loads((self.folder / RESULT).read_text(encoding="utf-8"))
+        return found
+
+
+def task_of(config: Config, out: Path, keep: bool = False) -> Task:
+    """Return the run of a configuration, in a folder that is named after its settings."""
+    # Without what has its default, so that a setting that a later version adds does not make all runs strangers.
+    settings = config.model_dump(
+        exclude={"device", "threads", "checkpoint_every", "checkpoints_kept"}, exclude_defaults=True
+    )
+    digest = hashlib.blake2b(json.dumps(settings, sort_keys=True).encode(), digest_size=4).hexdigest()
+    source = Path(config.data.source).stem
+    return Task(config, out / f"{config.method.name}-{source}-seed{config.seed}-{digest}", keep)
+
+
+def run(task: Task, threads: int | None = None, on_round: OnRound | None = None) -> None:
+    """Run one task; one that was interrupted goes on from its last checkpoint.
+
+    Where somebody else is at it, wait: a lock, unlike a file, does not outlive its owner.
+    """
+    task.folder.parent.mkdir(parents=True, exist_ok=True)
+    with task.folder.with_name(f"{task.folder.name}.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not task.done:
+            _run(task, threads, on_round)
+
+
+def _run(task: Task, threads: int | None, on_round: OnRound | None) -> None:
+    finished = _finished(task, threads, on_round)
+    result = {
+        **{name: [entry[name] for entry in finished.rows] for name in ("val", "test", "clusters")},
+        "seconds_per_round": finished.summary["seconds_per_round"],
+        "memory_mb": _peak_memory(task.config.device),
+        "class_table": _class_table(finished),
+    }
+    with saving(task.folder):
+        atomic_file.write_text(task.folder / RESULT, json.dumps(result))
+    if not task.keep:
+        shutil.rmtree(task.folder / run_folder.CHECKPOINT)
+
+
+def _finished(task: Task, threads: int | None, on_round: OnRound | None) -> Run:
+    """Play the task's run to its end: from its checkpoint, or, where its folder cannot be used, anew."""
+    if (task.folder / run_folder.CONFIG).exists():
+        try:
+            return resume(task.folder, on_round, on_note=lambda note: None, allow_code=task.names_code)
+        except SavingError:
+            raise
+        except InputError:
+            pass  # an interruption can leave anything; what is lost is only time
+    if task.folder.exists():
+        shutil.rmtree(task.folder)
+    own = threads if task.config.device == "cpu" else None
+    settings = {"threads": task.config.threads or own}
+    return execute(prepare(task.config.model_copy(update=settings)), task.folder, on_round)
+
+
+def _class_table(finished: Run) -> list[list[int]]:
+    """Training samples by cluster and class, each client's in its own cluster."""
+    federation, server = finished.federation, finished.state.server
+    counts = torch.zeros(len(server.clusters), federation.classes, dtype=torch.long)
+    for rows, column in zip(federation.train, server.members.tolist(), strict=True):
+        if column >= 0:
+            counts[column] += torch.bincount(federation.y[rows].cpu(), minlength=federation.classes)
+    table: list[list[int]] = counts.tolist()
+    return table
+
+
+def _peak_memory(device: str) -> float:
+    """Megabytes: of the GPU where there is one, else of this process, which runs nothing else."""
+    if device.startswith("cuda"):
+        return torch.cuda.max_memory_allocated(device) / 1e6
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e3
