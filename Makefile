@@ -13,6 +13,7 @@ test: setup lint types tests  ## lint, strict types, tests
 lint: setup
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
+	$(BIN)/lint-imports --no-cache --no-logo
 
 types: setup
 	$(BIN)/mypy
