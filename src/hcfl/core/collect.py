@@ -4,16 +4,13 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import ceil
-from typing import TYPE_CHECKING
 
 import torch
 
 from hcfl.core import admission
+from hcfl.core.setting import Setting
 from hcfl.core.state import Broadcast, ClientState, Missing, Update
 from hcfl.errors import InputError
-
-if TYPE_CHECKING:  # rounds are played with what is gathered here
-    from hcfl.core.setting import Setting
 
 
 class NoQuorumError(InputError):
@@ -37,7 +34,7 @@ class Gathered:
 
 
 def gather(
-    setting: "Setting", broadcast: Broadcast, participants: Sequence[int], states: Mapping[int, ClientState]
+    setting: Setting, broadcast: Broadcast, participants: Sequence[int], states: Mapping[int, ClientState]
 ) -> Gathered:
     """Ask clients and let in what can be; without a quorum, the round is played again, a few times."""
     needed = max(1, ceil(setting.admission.quorum * len(participants) - 1e-9))
@@ -60,7 +57,7 @@ def gather(
     raise NoQuorumError(_too_few(setting, broadcast, participants, needed, missing), broadcast.round, missing)
 
 
-def refused_by(setting: "Setting", broadcast: Broadcast, update: Update) -> dict[int, str]:
+def refused_by(setting: Setting, broadcast: Broadcast, update: Update) -> dict[int, str]:
     """Return whose numbers are not let in, and why."""
     if not update.clients:
         return {}
@@ -70,7 +67,7 @@ def refused_by(setting: "Setting", broadcast: Broadcast, update: Update) -> dict
 
 
 def _without(
-    setting: "Setting",
+    setting: Setting,
     broadcast: Broadcast,
     update: Update,
     kept: Sequence[ClientState],
@@ -90,13 +87,13 @@ def _is_broken(reason: str) -> bool:
     return reason == admission.NOT_FINITE or reason.startswith(admission.TOO_LONG.partition("{")[0])
 
 
-def _diverged(setting: "Setting", round_: int) -> str:
+def _diverged(setting: Setting, round_: int) -> str:
     also = ", or a model without batch normalisation, which a few samples can upset" if setting.network.buffers else ""
     return f"training.lr = {setting.sgd.lr:g}: training diverged in round {round_}; try a smaller one{also}"
 
 
 def _too_few(
-    setting: "Setting", broadcast: Broadcast, participants: Sequence[int], needed: int, missing: Sequence[Missing]
+    setting: Setting, broadcast: Broadcast, participants: Sequence[int], needed: int, missing: Sequence[Missing]
 ) -> str:
     attempts = 1 + max((one.attempt for one in missing), default=0)
     last = [one for one in missing if one.attempt == attempts - 1]

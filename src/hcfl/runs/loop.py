@@ -20,8 +20,6 @@ from hcfl.runs.run import Run
 from hcfl.runs.save import is_due, saving
 from hcfl.runs.tables import missing_rows
 
-__all__ = ["OnRound", "Prepared", "Run", "play_on"]
-
 OnRound = Callable[[Record], None]
 """Whoever is told about each round as it ends."""
 
