@@ -1,4 +1,4 @@
 """Images on disk, in the layouts that people have, decoded once into a cache.
 
-Apart from `hcfl.data`, which needs torch: the processes that decode start without it, in a third of the time.
+Nothing in here imports torch: the processes that decode start without it, in a third of the time.
 """
