@@ -51,9 +51,9 @@ class Repeated:
     times: int
     hard: bool = False
 
-    def start(self, client: Tensor, owners: Any) -> Weights:
+    def start(self, client: Tensor, segments: Any) -> Weights:
         """As before."""
-        return self.once.start(client, owners)
+        return self.once.start(client, segments)
 
     def e_step(self, weights: Weights, seen: Seen) -> tuple[Weights, Tensor]:
         """Repeat it with the same likelihoods."""

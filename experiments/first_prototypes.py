@@ -47,10 +47,10 @@ def main() -> None:
     images = (resized(clients.inputs[batch], options.side) for batch in batches)
     features = torch.cat([embed(prepared.setting.network, phi, batch) for batch in images])
 
-    owners, labels = clients.owners, clients.labels
-    found = prototypes(features, labels, clients.classes, owners)
-    errors = (features - found.class_means[owners.index, labels]).square().sum(dim=1, keepdim=True)
-    sums, counts = owners.sums_by_class(errors, labels, clients.classes)
+    segments, labels = clients.segments, clients.labels
+    found = prototypes(features, labels, clients.classes, segments)
+    errors = (features - found.class_means[segments.index, labels]).square().sum(dim=1, keepdim=True)
+    sums, counts = segments.sums_by_class(errors, labels, clients.classes)
     scatter = sums[..., 0] / (counts - 1).clamp_min(1) / found.class_means.square().sum(dim=2)
     print(f"classes per client {float((counts > 0).sum(dim=1).float().mean()):.1f}")
     print(

@@ -32,7 +32,7 @@ from hcfl.models.inputs import Scaling
 from hcfl.models.precision import threads
 from hcfl.runs.loop import Prepared
 from hcfl.runs.prepare import prepare
-from hcfl.tiers.client_segments import Owners
+from hcfl.tiers.client_segments import Segments
 
 
 @dataclass(frozen=True)
@@ -107,7 +107,7 @@ def problem_of(setting: Setting, start: Ensemble, rounds_: int) -> Problem:
 
     def batches(round_: int, client: int) -> list[Tensor]:
         generator = rng.torch_generator(setting.seed, "batches", round_, client)
-        return shuffle(Owners((sizes[client],)), sgd, [generator], singles=not setting.network.buffers).of(0)
+        return shuffle(Segments((sizes[client],)), sgd, [generator], singles=not setting.network.buffers).of(0)
 
     return Problem(
         train=_data(federation, federation.train),

@@ -23,14 +23,14 @@ def three() -> Update:
     sizes = torch.tensor([4.0, 6.0, 10.0])
     counts = torch.tensor([[1.0, 3.0], [6.0, 0.0], [5.0, 5.0]])
     means = torch.arange(12.0).view(3, 2, 2)
-    owners = torch.tensor([0, 0, 1, 1, 2, 2])
+    row_participants = torch.tensor([0, 0, 1, 1, 2, 2])
     return Update(
         clients=(7, 2, 5),
         sizes=sizes,
         models=Ensemble({"e": torch.ones(3, 2), "var": torch.ones(3, 2)}, {"h": torch.ones(6, 3)}, "split"),
-        owners=owners,
+        row_participants=row_participants,
         started=torch.eye(2).repeat(3, 1),
-        mass=torch.eye(2).repeat(3, 1) * sizes[owners].unsqueeze(1),
+        mass=torch.eye(2).repeat(3, 1) * sizes[row_participants].unsqueeze(1),
         weights=torch.tensor([[0.5, 0.5], [1.0, 0.0], [0.2, 0.8]]),
         objective=-torch.ones(3),
         counts=torch.stack([counts / 2, counts / 2], dim=1),
@@ -150,7 +150,7 @@ ASKED = Asked(3, 2, 2, RECEIVED)
         (lambda u: replace(u, weights=torch.ones(1, 3)), 3, "sent weights of shape (1, 3), but (1, 2) is needed"),
         (lambda u: replace(u, sizes=torch.ones(2)), 3, "sent sizes of shape (2,), but (1,) is needed"),
         (lambda u: replace(u, mass=torch.ones(1, 2)), 3, "sent mass of shape (1, 2), but (2, 2) is needed"),
-        (lambda u: replace(u, owners=torch.tensor([0, 1])), 3, "sent models that are nobody's"),
+        (lambda u: replace(u, row_participants=torch.tensor([0, 1])), 3, "sent models that are nobody's"),
         (lambda u: replace(u, models=replace(u.models, heads={})), 3, "sent heads that are not those of the model"),
         (
             lambda u: replace(u, models=replace(u.models, heads={"h": torch.ones(2, 3).double()})),

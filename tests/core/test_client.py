@@ -35,7 +35,7 @@ from hcfl.tiers import (
     SplitAndRemove,
     Weights,
 )
-from hcfl.tiers.client_segments import Owners
+from hcfl.tiers.client_segments import Segments
 from hcfl.tiers.formulation import class_counts, objective
 from hcfl.tiers.gaussians import feature_moments, found, mixture_log_density
 
@@ -56,7 +56,7 @@ def alone(method, network, sgd, mine, broadcast, client, state, seed):
 
 def batches_of(round_, client, samples=20) -> list[torch.Tensor]:
     """A client's batches of a round, drawn by hand."""
-    return shuffle(Owners((samples,)), SGD, [rng.torch_generator(0, "batches", round_, client)]).of(0)
+    return shuffle(Segments((samples,)), SGD, [rng.torch_generator(0, "batches", round_, client)]).of(0)
 
 
 def message(name, clusters, round_=1, changes=(), ids=None) -> tuple:
@@ -72,7 +72,7 @@ def test_soft_clients_train_every_head_and_report_what_the_method_needs():
     update, state = alone(method, network, SGD, data(), broadcast, 7, None, seed=0)
     assert update.clients == (7,)
     assert update.sizes.tolist() == [20.0]
-    assert update.owners.tolist() == [0, 0, 0]
+    assert update.row_participants.tolist() == [0, 0, 0]
     assert update.started.tolist() == torch.eye(3).tolist()
     assert update.mass.tolist() == (20 * torch.eye(3)).tolist()
     assert len(update.models.heads["weight"]) == 3
@@ -201,8 +201,8 @@ def test_an_e_step_by_hand_from_what_was_received():
     log_l = logits.log_softmax(dim=2)[torch.arange(20), :, mine.labels] - shares.log().T[mine.labels]
     gamma = log_l.softmax(dim=1)  # uniform weights cancel
     assert_close(update.weights, gamma.mean(dim=0, keepdim=True))
-    assert_close(update.counts, class_counts(gamma, mine.labels, 3, mine.owners))
-    assert update.objective.item() == pytest.approx(objective(log_l, update.weights, mine.owners).item(), rel=1e-6)
+    assert_close(update.counts, class_counts(gamma, mine.labels, 3, mine.segments))
+    assert update.objective.item() == pytest.approx(objective(log_l, update.weights, mine.segments).item(), rel=1e-6)
 
 
 def with_statistics(shape, classes):
@@ -284,7 +284,7 @@ def test_a_client_follows_a_split_from_its_own_part():
     method, _, broadcast = message("hcfl+(fedem)", 2, round_=2, changes=(change,))
     state = ClientState(1, (0,), Weights(torch.ones(1, 1), torch.ones(20, 1)))
     for client, expected in ((7, [1.0, 0.0]), (9, [0.0, 1.0]), (8, [0.5, 0.5])):
-        weights = catch_up(method, broadcast, client, state, Owners((20,)))
+        weights = catch_up(method, broadcast, client, state, Segments((20,)))
         assert weights.client.tolist() == [expected]
         assert weights.sample.tolist() == [expected] * 20
 
@@ -390,7 +390,7 @@ def test_a_placed_client_looks_at_its_own_cluster_s_mixing_and_shares_only():
     update, _ = alone(method, network, SGD, data(), sent, 1, state, seed=0)
     _, logits = forward(network, sent.ensemble, data().inputs)
     densities = sent.gaussians.log_densities(sent.gaussians.embed(features))
-    density = mixture_log_density(components, densities, Owners((20,)))[:, 1]
+    density = mixture_log_density(components, densities, Segments((20,)))[:, 1]
     expected = density.sum() - cross_entropy(logits[:, 1], data().labels, reduction="sum")
     assert update.objective.item() == pytest.approx(expected.item(), rel=1e-4)
     shares = torch.tensor([[0.8, 0.1, 0.1], [0.2, 0.3, 0.5]])
@@ -473,7 +473,7 @@ def several(sizes) -> LocalData:
     """Clients of these sizes; the fewer samples one has, the fewer classes."""
     parts = [data(samples, seed=client) for client, samples in enumerate(sizes)]
     inputs, labels = torch.cat([part.inputs for part in parts]), torch.cat([part.labels for part in parts])
-    return LocalData(inputs, labels, 3, Owners(tuple(sizes)))
+    return LocalData(inputs, labels, 3, Segments(tuple(sizes)))
 
 
 def smooth(shape, classes):
@@ -515,7 +515,7 @@ def state_of(method, client, samples, clusters) -> ClientState:
     sample = drawn(samples, clusters, seed=10 + client).softmax(dim=1)
     number = method.formulation.gaussians
     components = drawn(1, clusters, number, seed=20 + client).softmax(dim=2) if number else None
-    sample_wise = method.weighting.start(weights, Owners((samples,))).sample is not None
+    sample_wise = method.weighting.start(weights, Segments((samples,))).sample is not None
     own = initialise(smooth, (4,), 3, method.topology, 1, seed=30 + client)[1] if method.local.kept else None
     return ClientState(2, tuple(range(clusters)), Weights(weights, sample if sample_wise else None, components), own)
 
@@ -545,7 +545,7 @@ def check_group(method, network, sent, sizes, states, sgd=SGD) -> tuple[Update, 
     """A group gives what each of its clients gives alone."""
     clients, mine = list(range(len(sizes))), several(sizes)
     together, kept = take_part(method, network, sgd, mine, sent, clients, states, seed=0)
-    parts = zip(clients, mine.owners.split(mine.inputs), mine.owners.split(mine.labels), strict=True)
+    parts = zip(clients, mine.segments.split(mine.inputs), mine.segments.split(mine.labels), strict=True)
     done = [alone(method, network, sgd, LocalData.alone(x, y, 3), sent, c, states.get(c), 0) for c, x, y in parts]
     equal(per_sample(together), per_sample(Update.join([update for update, _ in done])))
     assert len(kept) == len(done)
@@ -630,7 +630,7 @@ def test_a_group_of_placed_and_other_clients_of_cfl():
     mine = several(sizes)
     _, logits = forward(network, sent.ensemble, mine.inputs)
     losses = torch.stack([cross_entropy(logits[:, k], mine.labels, reduction="none") for k in range(2)], dim=1)
-    best = mine.owners.mean(losses)[3].argmin().item()
+    best = mine.segments.mean(losses)[3].argmin().item()
     # 0 is new, and placed by the server; 1 knows its place; 2 is like 0; 3 has taken part and is nowhere.
     assert update.weights.argmax(dim=1).tolist() == [0, 1, 0, best]
     assert update.weights.max(dim=1).values.tolist() == [1.0] * 4
@@ -676,5 +676,5 @@ def test_in_a_group_only_those_who_are_new_start_anew():
 
 
 def test_the_class_mix_of_each_of_a_group_by_hand():
-    mix = class_mix(torch.tensor([0, 0, 2, 1, 1]), 3, Owners((3, 2)))
+    mix = class_mix(torch.tensor([0, 0, 2, 1, 1]), 3, Segments((3, 2)))
     assert_close(mix, torch.tensor([[2 / 3, 0.0, 1 / 3], [0.0, 1.0, 0.0]]))

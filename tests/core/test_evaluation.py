@@ -42,7 +42,7 @@ from hcfl.tiers import (
     UpdateCosine,
     Weights,
 )
-from hcfl.tiers.client_segments import Owners
+from hcfl.tiers.client_segments import Segments
 from hcfl.tiers.gaussians import Gaussians, mixture_log_density
 from helpers import play, setting, start
 
@@ -314,8 +314,8 @@ def test_with_gaussians_every_sample_has_its_own_weights_in_val_and_test(planted
         scaled = planted.scaling(inputs)
         log_probs = class_log_probs(network, ensemble, scaled)
         z = state.gaussians.embed(embed(network, state.anchor.extractor(0), scaled))
-        owners, densities = Owners((len(scaled),)), state.gaussians.log_densities(z)
-        density = mixture_log_density(weights.components, densities, owners) if with_density else 0
+        segments, densities = Segments((len(scaled),)), state.gaussians.log_densities(z)
+        density = mixture_log_density(weights.components, densities, segments) if with_density else 0
         log_weights = weights.client.log().expand(len(scaled), -1) + density
         return (mixture(log_probs, torch.softmax(log_weights, dim=1)).argmax(dim=1) == labels).double()
 

@@ -380,7 +380,7 @@ def test_an_update_is_finite_only_when_all_of_it_is(part, topology):
         clients=(3, 8),
         sizes=torch.ones(2),
         models=Ensemble(extractors, heads, topology),
-        owners=torch.tensor([0, 0, 1, 1]),
+        row_participants=torch.tensor([0, 0, 1, 1]),
         started=torch.eye(2).repeat(2, 1),
         mass=torch.eye(2).repeat(2, 1),
         weights=torch.full((2, 2), 0.5),

@@ -53,7 +53,7 @@ def update(client, samples, heads, weights, columns=None, extractors=((0.0,),), 
         clients=(client,),
         sizes=torch.tensor([float(samples)]),
         models=ensemble(heads, extractors, topology),
-        owners=torch.zeros(len(heads), dtype=torch.long),
+        row_participants=torch.zeros(len(heads), dtype=torch.long),
         started=started,
         mass=samples * started,
         weights=torch.tensor([weights]),
@@ -603,8 +603,8 @@ def test_joined_updates_keep_every_row_with_its_participant():
     joined = Update.join([first, pair])
     assert joined.clients == (4, 7, 2)
     assert joined.sizes.tolist() == [5.0, 6.0, 7.0]
-    assert pair.owners.tolist() == [0, 0, 1, 1]
-    assert joined.owners.tolist() == [0, 0, 1, 1, 2, 2]
+    assert pair.row_participants.tolist() == [0, 0, 1, 1]
+    assert joined.row_participants.tolist() == [0, 0, 1, 1, 2, 2]
     assert joined.models.heads["h"].tolist() == [[1.0], [2.0], [3.0], [4.0], [5.0], [6.0]]
     assert joined.models.extractors["e"].tolist() == [[-1.0], [-2.0], [-3.0]]
     assert joined.models.topology == "split"
@@ -620,7 +620,7 @@ def test_joined_updates_keep_every_row_with_its_participant():
 
 def test_joined_updates_of_hard_and_of_own_models_have_a_row_for_each_participant():
     joined = Update.join([full(3, 1, [[1.0]], [0.0, 1.0], columns=(1,)), full(5, 2, [[2.0]], [1.0, 0.0], columns=(0,))])
-    assert joined.owners.tolist() == [0, 1]
+    assert joined.row_participants.tolist() == [0, 1]
     assert joined.models.topology == "full"
     assert joined.counts is joined.prototypes is joined.moments is None
     assert joined.objective.tolist() == [0.0, 0.0]

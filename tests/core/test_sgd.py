@@ -19,14 +19,14 @@ from hcfl.core.sgd import (
 from hcfl.data.local_data import LocalData
 from hcfl.models import Network, drop, mlp, parameters_of
 from hcfl.models.ensemble import row, rows, stack
-from hcfl.tiers.client_segments import Owners
+from hcfl.tiers.client_segments import Segments
 
 SGD = LocalSGD(lr=0.1, momentum=0.9, weight_decay=0.01, batch=4, epochs=2)
 
 
 def batches_of(samples, sgd, seed=0, singles=True) -> list[torch.Tensor]:
     """The batches of a client alone."""
-    return shuffle(Owners((samples,)), sgd, [torch.Generator().manual_seed(seed)], singles).of(0)
+    return shuffle(Segments((samples,)), sgd, [torch.Generator().manual_seed(seed)], singles).of(0)
 
 
 @pytest.fixture
@@ -225,10 +225,10 @@ def split_epochs(samples, sgd, generator, singles) -> list[list[int]]:
 @pytest.mark.parametrize("batch", [1, 4, 5, 100])
 @pytest.mark.parametrize("sizes", [(9, 2, 12), (1, 30), (5, 5), (4, 1, 1, 7), (1, 1), (3,), (13,)])
 def test_batches_in_a_group_are_those_of_each_client_alone(sizes, batch, epochs, singles):
-    sgd, owners = LocalSGD(batch=batch, epochs=epochs), Owners(sizes)
-    together = shuffle(owners, sgd, [torch.Generator().manual_seed(seed) for seed in range(len(sizes))], singles)
+    sgd, segments = LocalSGD(batch=batch, epochs=epochs), Segments(sizes)
+    together = shuffle(segments, sgd, [torch.Generator().manual_seed(seed) for seed in range(len(sizes))], singles)
     assert together.index.min() >= 0
-    assert together.index.max() < owners.samples, "also where a row does not count"
+    assert together.index.max() < segments.samples, "also where a row does not count"
     for client, samples in enumerate(sizes):
         mine = [[row - sum(sizes[:client]) for row in rows.tolist()] for rows in together.of(client)]
         assert mine == split_epochs(samples, sgd, torch.Generator().manual_seed(client), singles)
@@ -237,7 +237,7 @@ def test_batches_in_a_group_are_those_of_each_client_alone(sizes, batch, epochs,
 
 def test_batches_in_a_group_are_lined_up_and_whoever_has_fewer_waits():
     sgd = LocalSGD(batch=4, epochs=2)
-    lined = shuffle(Owners((9, 2, 1)), sgd, [torch.Generator().manual_seed(seed) for seed in range(3)])
+    lined = shuffle(Segments((9, 2, 1)), sgd, [torch.Generator().manual_seed(seed) for seed in range(3)])
     # 9 samples: a last batch of one is left out. One sample is the only one of its client. Epochs start together.
     assert lined.sizes.tolist() == [[4, 4, 0] * 2, [2, 0, 0] * 2, [1, 0, 0] * 2]
     assert lined.index.shape == (3, 6, 4)
@@ -256,9 +256,9 @@ def test_a_last_batch_that_is_not_full_is_left_out_if_asked_unless_it_is_the_onl
 
 def test_in_a_group_each_client_leaves_out_its_own_last_batch():
     sgd = LocalSGD(batch=4, drop_last=True)
-    lined = shuffle(Owners((11, 6, 3, 4)), sgd, [torch.Generator().manual_seed(seed) for seed in range(4)])
+    lined = shuffle(Segments((11, 6, 3, 4)), sgd, [torch.Generator().manual_seed(seed) for seed in range(4)])
     assert lined.sizes.tolist() == [[4, 4, 0], [4, 0, 0], [3, 0, 0], [4, 0, 0]]
-    alone = shuffle(Owners((3, 2)), sgd, [torch.Generator().manual_seed(seed) for seed in range(2)])
+    alone = shuffle(Segments((3, 2)), sgd, [torch.Generator().manual_seed(seed) for seed in range(2)])
     assert alone.sizes.tolist() == [[3], [2]], "all of them smaller than a batch"
 
 
@@ -317,7 +317,7 @@ def test_extractors_learn_through_what_was_not_dropped(task):
 
 
 def test_a_client_without_samples_has_no_batches_and_points_at_none_that_are_not_there():
-    lined = shuffle(Owners((5, 0)), LocalSGD(batch=4), [torch.Generator().manual_seed(seed) for seed in range(2)])
+    lined = shuffle(Segments((5, 0)), LocalSGD(batch=4), [torch.Generator().manual_seed(seed) for seed in range(2)])
     assert lined.of(1) == []
     assert lined.index.max() == 4
 

@@ -29,7 +29,7 @@ from hcfl.models.inputs import Scaled
 from hcfl.models.layers import Style
 from hcfl.rng import torch_generator
 from hcfl.runs.prepare import prepare, with_engine
-from hcfl.tiers.client_segments import Owners
+from hcfl.tiers.client_segments import Segments
 from helpers import blobs, play, start
 
 
@@ -153,14 +153,17 @@ def job_of(
     model, shape: tuple[int, ...], sizes: Sequence[int], topology="split", models=1, **steps
 ) -> tuple[Network, Job]:
     """The training of clients with so many samples each, drawn at random."""
-    generator, owners, sgd = torch.Generator().manual_seed(0), Owners(tuple(sizes)), LocalSGD(**steps)
+    generator, segments, sgd = torch.Generator().manual_seed(0), Segments(tuple(sizes)), LocalSGD(**steps)
     network, ensemble = initialise(model, shape, 3, topology, models, 0)
-    inputs = torch.randn(owners.samples, *shape, generator=generator)
+    inputs = torch.randn(segments.samples, *shape, generator=generator)
     labels = torch.cat([torch.arange(size) % 3 for size in sizes])
     start = copies(ensemble, torch.arange(models).expand(len(sizes), -1))
-    gamma = torch.rand(owners.samples, models, generator=generator)
-    batches = shuffle(owners, sgd, [torch_generator(client) for client in range(len(sizes))], not network.buffers)
-    data, plan = LocalData(inputs, labels, 3, owners), Plan(start, torch.ones(len(sizes), models, models), gamma, start)
+    gamma = torch.rand(segments.samples, models, generator=generator)
+    batches = shuffle(segments, sgd, [torch_generator(client) for client in range(len(sizes))], not network.buffers)
+    data, plan = (
+        LocalData(inputs, labels, 3, segments),
+        Plan(start, torch.ones(len(sizes), models, models), gamma, start),
+    )
     features = embed(network, ensemble.extractor(0), inputs) if topology == "split" else None
     return network, Job(plan, features, data, batches, sgd, [(0, client) for client in range(len(sizes))])
 
@@ -404,7 +407,7 @@ def test_batches_are_lined_up_and_short_ones_count_only_what_they_hold():
 
 
 def test_a_client_s_samples_lie_after_those_of_the_clients_before_it():
-    batches = shuffle(Owners((4, 2)), LocalSGD(batch=3), [torch_generator(client) for client in range(2)])
+    batches = shuffle(Segments((4, 2)), LocalSGD(batch=3), [torch_generator(client) for client in range(2)])
     first, second = (torch.cat(batches.of(client)).tolist() for client in range(2))
     assert set(first) < {0, 1, 2, 3}, "three of the four: a last batch of one sample is left out"
     assert sorted(second) == [4, 5], "after the four samples of the first client"

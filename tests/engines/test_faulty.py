@@ -107,7 +107,7 @@ class Broken:
     def execute(self, setting, broadcast, participants, states):
         update, kept = Batched().execute(setting, broadcast, participants, states)
         for name, tensor in update.models.heads.items():
-            for row, owner in enumerate(update.owners.tolist()):
+            for row, owner in enumerate(update.row_participants.tolist()):
                 if update.clients[owner] == 4:
                     update.models.heads[name][row] = torch.full_like(tensor[row], torch.nan)
         return update, kept
@@ -245,7 +245,7 @@ def test_changes_are_multiplied_by_hand():
         models=Ensemble(
             {"e": torch.tensor([[2.0], [3.0]])}, {"h": torch.tensor([[11.0], [19.0], [12.0], [18.0]])}, "split"
         ),
-        owners=torch.tensor([0, 0, 1, 1]),
+        row_participants=torch.tensor([0, 0, 1, 1]),
         started=torch.eye(2).repeat(2, 1),
         mass=torch.eye(2).repeat(2, 1),
         weights=torch.full((2, 2), 0.5),

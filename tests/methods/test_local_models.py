@@ -14,7 +14,7 @@ from hcfl.methods.local_models import ClusterModels, Given, OwnModel, Plan
 from hcfl.models import MODELS
 from hcfl.models.ensemble import Copies, Ensemble, blends, embed, initialise, mix
 from hcfl.tiers import Weights
-from hcfl.tiers.client_segments import Owners
+from hcfl.tiers.client_segments import Segments
 
 FULL = Ensemble({"e": torch.tensor([[1.0], [2.0]])}, {"h": torch.tensor([[10.0], [20.0]])}, "full")
 SPLIT = Ensemble({"e": torch.tensor([[1.0]])}, FULL.heads, "split")
@@ -24,7 +24,7 @@ WEIGHTS = Weights(torch.tensor([[0.25, 0.75]]))
 
 def given(hard=False, common=None, own=(None,)) -> Given:
     """What one client of two samples plans from."""
-    return Given(FULL, Owners((2,)), WEIGHTS, GAMMA, hard, common, own)
+    return Given(FULL, Segments((2,)), WEIGHTS, GAMMA, hard, common, own)
 
 
 def test_a_mixture_is_a_weighted_sum_and_counters_stay_whole():
@@ -82,7 +82,7 @@ def test_an_own_model_starts_from_the_mixture_then_from_where_it_was_left():
 def test_each_of_a_group_plans_by_its_own_weights_and_its_own_rows_of_gamma():
     weights = Weights(torch.tensor([[0.0, 1.0], [1.0, 0.0]]))
     gamma = torch.tensor([[0.1, 0.9], [0.2, 0.8], [0.3, 0.7]])
-    plan = ClusterModels().plan(Given(FULL, Owners((1, 2)), weights, gamma, True))
+    plan = ClusterModels().plan(Given(FULL, Segments((1, 2)), weights, gamma, True))
     assert plan.start.heads["h"].tolist() == plan.anchor.heads["h"].tolist() == [[[20.0]], [[10.0]]]
     assert plan.start.extractors["e"].tolist() == [[[2.0]], [[1.0]]]
     assert plan.started.tolist() == [[[0.0, 1.0]], [[1.0, 0.0]]]
@@ -92,7 +92,7 @@ def test_each_of_a_group_plans_by_its_own_weights_and_its_own_rows_of_gamma():
 def test_in_a_group_only_who_kept_a_model_starts_from_it():
     kept = Ensemble({"e": torch.tensor([[0.0]])}, {"h": torch.tensor([[-1.0]])}, "full")
     weights = Weights(torch.tensor([[0.25, 0.75], [0.5, 0.5]]))
-    plan = OwnModel().plan(Given(FULL, Owners((1, 1)), weights, GAMMA, False, None, (kept, None)))
+    plan = OwnModel().plan(Given(FULL, Segments((1, 1)), weights, GAMMA, False, None, (kept, None)))
     assert plan.start.heads["h"].tolist() == [[[-1.0]], [[15.0]]]
     assert plan.start.extractors["e"].tolist() == [[[0.0]], [[1.5]]]
     assert plan.anchor.heads["h"].tolist() == [[[17.5]], [[15.0]]]
@@ -127,7 +127,7 @@ def test_dropout_takes_each_phase_s_own_key_and_all_models_of_a_client_share_it(
     network, start = initialise(MODELS["mlp"], (4,), 3, topology, 2, seed=0)
     network.extractor.feature_dropout = 0.5
     copies = Copies.stack([start, start])
-    data = LocalData(torch.ones(8, 4), torch.zeros(8).long(), 3, Owners((4, 4)))
+    data = LocalData(torch.ones(8, 4), torch.zeros(8).long(), 3, Segments((4, 4)))
     plan = Plan(copies, torch.eye(2).expand(2, 2, 2), torch.ones(8, 2), copies)
     batches = Batches(torch.arange(8).view(2, 2, 2), torch.full((2, 2), 2))
     features = embed(network, start.extractor(0), data.inputs) if topology == "split" else None

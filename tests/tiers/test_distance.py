@@ -19,7 +19,7 @@ from hcfl.tiers import (
     Signs,
     UpdateCosine,
 )
-from hcfl.tiers.client_segments import Owners
+from hcfl.tiers.client_segments import Segments
 from hcfl.tiers.distance import class_distance, cosine_distance, mean_feature_distance, prototypes, without_shared_class
 
 HALF = math.sqrt(0.5)
@@ -38,7 +38,7 @@ def participants(weights=(1.0, 1.0, 1.0), **evidence) -> Participants:
 
 def test_prototypes_are_means_with_counts():
     features = torch.tensor([[1.0, 0.0], [3.0, 2.0], [0.0, 8.0]])
-    found = prototypes(features, torch.tensor([2, 2, 0]), classes=3, owners=Owners((3,)))
+    found = prototypes(features, torch.tensor([2, 2, 0]), classes=3, segments=Segments((3,)))
     assert found.class_counts.tolist() == [[1.0, 0.0, 2.0]]
     assert found.class_means[0, 0].tolist() == [0.0, 8.0]
     assert found.class_means[0, 2].tolist() == [2.0, 1.0]
@@ -47,12 +47,12 @@ def test_prototypes_are_means_with_counts():
 
 @given(st.lists(st.integers(1, 6), min_size=1, max_size=5), st.integers(1, 4), st.integers(0, 10**6))
 def test_prototypes_of_a_group_are_those_of_each_client_alone(sizes, classes, seed):
-    generator, owners = torch.Generator().manual_seed(seed), Owners(tuple(sizes))
-    features = torch.randn(owners.samples, 3, generator=generator)
-    labels = torch.randint(classes, (owners.samples,), generator=generator)
-    together = prototypes(features, labels, classes, owners)
-    for i, (rows, own) in enumerate(zip(owners.split(features), owners.split(labels), strict=True)):
-        alone = prototypes(rows, own, classes, Owners((len(rows),)))
+    generator, segments = torch.Generator().manual_seed(seed), Segments(tuple(sizes))
+    features = torch.randn(segments.samples, 3, generator=generator)
+    labels = torch.randint(classes, (segments.samples,), generator=generator)
+    together = prototypes(features, labels, classes, segments)
+    for i, (rows, own) in enumerate(zip(segments.split(features), segments.split(labels), strict=True)):
+        alone = prototypes(rows, own, classes, Segments((len(rows),)))
         assert_close(together.class_means[i], alone.class_means[0])
         assert_close(together.class_counts[i], alone.class_counts[0])
         assert_close(together.mean[i], rows.mean(dim=0))

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from torch.testing import assert_close
 
 from hcfl.tiers import Joint, SoftEM, Weights
-from hcfl.tiers.client_segments import Owners
+from hcfl.tiers.client_segments import Segments
 from hcfl.tiers.formulation import objective
 from hcfl.tiers.gaussians import (
     Gaussians,
@@ -43,29 +43,29 @@ def test_log_density_by_hand():
 
 def test_a_cluster_s_density_mixes_the_gaussians_in_its_own_way():
     densities = torch.tensor([[0.2, 0.6]]).log()
-    components, owners = torch.tensor([[[0.5, 0.5], [0.25, 0.75]]]), Owners((1,))
-    assert_close(mixture_log_density(components, densities, owners).exp(), torch.tensor([[0.4, 0.5]]))
+    components, segments = torch.tensor([[[0.5, 0.5], [0.25, 0.75]]]), Segments((1,))
+    assert_close(mixture_log_density(components, densities, segments).exp(), torch.tensor([[0.4, 0.5]]))
     # γ of the clusters (.8, .2), shared out within each: .1/.4 and .3/.4; .05/.5 and .45/.5
-    joint = component_responsibilities(components, densities, torch.tensor([[0.8, 0.2]]), owners)
+    joint = component_responsibilities(components, densities, torch.tensor([[0.8, 0.2]]), segments)
     assert_close(joint, torch.tensor([[[0.2, 0.6], [0.02, 0.18]]]))
-    assert_close(component_step(components, joint, owners), torch.tensor([[[0.25, 0.75], [0.1, 0.9]]]))
-    nobody = component_responsibilities(components, densities, torch.tensor([[1.0, 0.0]]), owners)
-    kept = component_step(components, nobody, owners)[0, 1]
+    assert_close(component_step(components, joint, segments), torch.tensor([[[0.25, 0.75], [0.1, 0.9]]]))
+    nobody = component_responsibilities(components, densities, torch.tensor([[1.0, 0.0]]), segments)
+    kept = component_step(components, nobody, segments)[0, 1]
     assert_close(kept, components[0, 1], msg="a cluster without mass keeps its own")
 
 
 @given(st.lists(st.integers(0, 5), min_size=1, max_size=5), st.integers(1, 4), st.integers(0, 10**6))
 def test_a_group_mixes_the_gaussians_as_each_of_its_clients_alone(sizes, clusters, seed):
-    generator, owners = torch.Generator().manual_seed(seed), Owners(tuple(sizes))
-    components = torch.rand(len(owners), clusters, 3, generator=generator).softmax(dim=2)
-    densities = 3 * torch.randn(owners.samples, 3, generator=generator)
-    gamma = torch.rand(owners.samples, clusters, generator=generator).softmax(dim=1)
-    density = mixture_log_density(components, densities, owners)
-    joint = component_responsibilities(components, densities, gamma, owners)
-    step = component_step(components, joint, owners)
-    parts = (owners.split(table) for table in (densities, gamma, density, joint))
+    generator, segments = torch.Generator().manual_seed(seed), Segments(tuple(sizes))
+    components = torch.rand(len(segments), clusters, 3, generator=generator).softmax(dim=2)
+    densities = 3 * torch.randn(segments.samples, 3, generator=generator)
+    gamma = torch.rand(segments.samples, clusters, generator=generator).softmax(dim=1)
+    density = mixture_log_density(components, densities, segments)
+    joint = component_responsibilities(components, densities, gamma, segments)
+    step = component_step(components, joint, segments)
+    parts = (segments.split(table) for table in (densities, gamma, density, joint))
     for i, (log_n, gamma_i, density_i, joint_i) in enumerate(zip(*parts, strict=True)):
-        mine, alone = components[i : i + 1], Owners((len(log_n),))
+        mine, alone = components[i : i + 1], Segments((len(log_n),))
         assert_close(mixture_log_density(mine, log_n, alone), density_i)
         assert_close(component_responsibilities(mine, log_n, gamma_i, alone), joint_i)
         assert_close(component_step(mine, joint_i, alone)[0], step[i])
@@ -128,11 +128,11 @@ def test_em_finds_planted_gaussians():
     centres = torch.tensor([[-4.0, 0.0], [0.0, 1.0], [4.0, 0.0]])
     features = (centres[torch.arange(300) % 3] + 0.3 * torch.randn(300, 2, generator=generator)).float()
     gaussians = found(feature_moments(features), 3, 2, 1e-3)
-    components, owners = torch.full((1, 1, 3), 1 / 3), Owners((300,))
+    components, segments = torch.full((1, 1, 3), 1 / 3), Segments((300,))
     for _ in range(20):
         z = gaussians.embed(features)
-        joint = component_responsibilities(components, gaussians.log_densities(z), torch.ones(300, 1), owners)
-        components = component_step(components, joint, owners)
+        joint = component_responsibilities(components, gaussians.log_densities(z), torch.ones(300, 1), segments)
+        components = component_step(components, joint, segments)
         gaussians = refit(gaussians, gaussian_moments(joint, z), 1e-3)
     back = gaussians.means @ gaussians.axes.T + gaussians.origin
     assert_close(back[back[:, 0].argsort()], centres, atol=0.1, rtol=0)
@@ -145,19 +145,19 @@ def test_e_steps_on_clusters_and_gaussians_never_lower_the_joint_objective(clust
     log_prob = 3 * torch.randn(samples, clusters, generator=generator).double()
     densities = 3 * torch.randn(samples, number, generator=generator).double()
     weights, components = uniform(clusters)[None].double(), torch.full((1, clusters, number), 1 / number).double()
-    labels, shares, owners = torch.zeros(samples, dtype=torch.long), torch.ones(clusters, 1), Owners((samples,))
+    labels, shares, segments = torch.zeros(samples, dtype=torch.long), torch.ones(clusters, 1), Segments((samples,))
 
     def log_likelihood():
-        density = mixture_log_density(components, densities, owners)
+        density = mixture_log_density(components, densities, segments)
         return Joint(number).log_likelihood(log_prob, labels, shares, density)
 
-    before = objective(log_likelihood(), weights, owners)
+    before = objective(log_likelihood(), weights, segments)
     for _ in range(6):
-        after, gamma = SoftEM().e_step(Weights(weights), Seen(log_likelihood(), owners, torch.ones(1, 1), shares))
-        joint = component_responsibilities(components, densities, gamma, owners)
-        components = component_step(components, joint, owners)
+        after, gamma = SoftEM().e_step(Weights(weights), Seen(log_likelihood(), segments, torch.ones(1, 1), shares))
+        joint = component_responsibilities(components, densities, gamma, segments)
+        components = component_step(components, joint, segments)
         weights = after.client
-        now = objective(log_likelihood(), weights, owners)
+        now = objective(log_likelihood(), weights, segments)
         assert now >= before - 1e-9 * abs(before)
         before = now
 
@@ -167,14 +167,14 @@ def test_factorised_weights_are_the_pairs_of_the_paper():
     generator = torch.Generator().manual_seed(3)
     log_prob, densities = torch.randn(7, 2, generator=generator), torch.randn(7, 3, generator=generator)
     weights, components = torch.tensor([[0.3, 0.7]]), torch.rand(1, 2, 3, generator=generator).softmax(dim=2)
-    pi, owners = weights[:, :, None] * components, Owners((7,))
+    pi, segments = weights[:, :, None] * components, Segments((7,))
     pairs = torch.softmax((pi.log() + log_prob[:, :, None] + densities[:, None]).flatten(1), dim=1).view(7, 2, 3)
 
-    likelihood = log_prob + mixture_log_density(components, densities, owners)
-    after, gamma = SoftEM().e_step(Weights(weights), Seen(likelihood, owners, torch.ones(1, 1), torch.ones(2, 1)))
-    joint = component_responsibilities(components, densities, gamma, owners)
+    likelihood = log_prob + mixture_log_density(components, densities, segments)
+    after, gamma = SoftEM().e_step(Weights(weights), Seen(likelihood, segments, torch.ones(1, 1), torch.ones(2, 1)))
+    joint = component_responsibilities(components, densities, gamma, segments)
     assert_close(joint, pairs)
-    assert_close((after.client[:, :, None] * component_step(components, joint, owners))[0], pairs.mean(dim=0))
+    assert_close((after.client[:, :, None] * component_step(components, joint, segments))[0], pairs.mean(dim=0))
 
 
 def test_before_the_first_report_the_joint_formulation_is_conditional():

@@ -23,7 +23,7 @@ from hcfl.tiers import (
     SoftEM,
     Weights,
 )
-from hcfl.tiers.client_segments import Owners
+from hcfl.tiers.client_segments import Segments
 from hcfl.tiers.formulation import objective
 from hcfl.tiers.weighting import hellinger, one_hot, uniform
 
@@ -48,7 +48,7 @@ weightings = st.sampled_from(WEIGHTINGS)
 def seen(log_likelihood: torch.Tensor, **changes) -> Seen:
     """One client whose labels say nothing."""
     samples, clusters = log_likelihood.shape
-    return Seen(log_likelihood, Owners((samples,)), torch.ones(1, 1), torch.ones(clusters, 1), **changes)
+    return Seen(log_likelihood, Segments((samples,)), torch.ones(1, 1), torch.ones(clusters, 1), **changes)
 
 
 def one(*weights: float) -> Weights:
@@ -95,7 +95,7 @@ def test_hard_by_loss_takes_the_lowest_mean_loss():
 def test_hard_by_parameters_starts_by_loss_then_keeps_then_settles():
     weighting = HardByParameters()
     assert isinstance(weighting, SettlesAfterTraining)
-    first, _ = weighting.e_step(weighting.start(torch.full((1, 2), 0.5), Owners((2,))), seen(LOG_L))
+    first, _ = weighting.e_step(weighting.start(torch.full((1, 2), 0.5), Segments((2,))), seen(LOG_L))
     assert first.client.tolist() == [[1.0, 0.0]]
     kept, _ = weighting.e_step(one(0.0, 1.0), seen(LOG_L))
     assert kept.client.tolist() == [[0.0, 1.0]]
@@ -103,7 +103,7 @@ def test_hard_by_parameters_starts_by_loss_then_keeps_then_settles():
 
 
 def test_single_puts_everything_into_the_only_cluster():
-    weights, gamma = Single().e_step(Single().start(torch.ones(1, 1), Owners((3,))), seen(torch.randn(3, 1)))
+    weights, gamma = Single().e_step(Single().start(torch.ones(1, 1), Segments((3,))), seen(torch.randn(3, 1)))
     assert weights.client.tolist() == [[1.0]]
     assert gamma.tolist() == [[1.0]] * 3
     assert not isinstance(Single(), SettlesAfterTraining)
@@ -111,7 +111,7 @@ def test_single_puts_everything_into_the_only_cluster():
 
 @given(weightings, st.integers(1, 6), st.integers(1, 9), st.integers(0, 10**6))
 def test_weights_and_responsibilities_are_distributions(weighting, clusters, samples, seed):
-    weights = weighting.start(uniform(clusters)[None], Owners((samples,)))
+    weights = weighting.start(uniform(clusters)[None], Segments((samples,)))
     for step in range(3):
         weights, gamma = weighting.e_step(weights, seen(log_likelihoods(samples, clusters, seed + step)))
         rows = [gamma, weights.client, *([] if weights.sample is None else [weights.sample])]
@@ -125,7 +125,7 @@ def test_weights_and_responsibilities_are_distributions(weighting, clusters, sam
 @given(st.integers(1, 6), st.integers(1, 9), st.integers(0, 10**6))
 def test_sample_wise_em_with_mu_0_is_client_wise_soft_em(clusters, samples, seed):
     sample_wise, client_wise = SampleWiseEM(0.0), SoftEM()
-    a, b = (each.start(uniform(clusters)[None], Owners((samples,))) for each in (sample_wise, client_wise))
+    a, b = (each.start(uniform(clusters)[None], Segments((samples,))) for each in (sample_wise, client_wise))
     for step in range(4):
         log_l = log_likelihoods(samples, clusters, seed + step)
         a, gamma_a = sample_wise.e_step(a, seen(log_l))
@@ -143,16 +143,16 @@ def test_sample_wise_em_with_mu_0_is_client_wise_soft_em(clusters, samples, seed
 )
 def test_e_steps_never_lower_the_objective(weighting, clusters, samples, seed):
     log_l = log_likelihoods(samples, clusters, seed).double()
-    owners = Owners((samples,))
-    weights = weighting.start(uniform(clusters)[None], owners)
+    segments = Segments((samples,))
+    weights = weighting.start(uniform(clusters)[None], segments)
     newcomer = weights.client.double()
-    before = objective(log_l, newcomer, owners)
+    before = objective(log_l, newcomer, segments)
     for _ in range(8):
         weights, _ = weighting.e_step(weights, seen(log_l))
         newcomer = weighting.newcomer(newcomer, seen(log_l))
-        after = objective(log_l, weights.client, owners)
+        after = objective(log_l, weights.client, segments)
         assert after >= before - 1e-9 * abs(before)
-        assert_close(objective(log_l, newcomer, owners), after)
+        assert_close(objective(log_l, newcomer, segments), after)
         before = after
 
 
@@ -212,13 +212,13 @@ def test_hellinger_by_hand():
 def test_label_distribution_decides_wherever_clusters_differ_in_it():
     log_l = torch.tensor([[0.9, 0.1]]).log()
     mix = torch.tensor([[0.2, 0.8]])
-    apart = Seen(log_l, Owners((1,)), mix, torch.tensor([[0.7, 0.3], [0.4, 0.6]]))
+    apart = Seen(log_l, Segments((1,)), mix, torch.tensor([[0.7, 0.3], [0.4, 0.6]]))
     for weights in (
         ByLabelDistribution().e_step(one(0.5, 0.5), apart)[0].client,
         ByLabelDistribution().newcomer(uniform(2)[None], apart),
     ):
         assert weights.tolist() == [[0.0, 1.0]], "its labels are nearer to cluster 1, though 0 has the lower loss"
-    alike = Seen(log_l, Owners((1,)), mix, torch.full((2, 2), 0.5))
+    alike = Seen(log_l, Segments((1,)), mix, torch.full((2, 2), 0.5))
     assert ByLabelDistribution().e_step(one(0.5, 0.5), alike)[0].client.tolist() == [[1.0, 0.0]]
     worse = replace(alike, log_likelihood=log_l.flip(1))
     assert ByLabelDistribution().e_step(one(0.5, 0.5), worse)[0].client.tolist() == [[0.0, 1.0]]
@@ -251,27 +251,27 @@ def random_rows(rows: int, columns: int, generator: torch.Generator) -> torch.Te
 def group(sizes: list[int], clusters: int, seed: int) -> tuple[Weights, Seen]:
     """Clients of many kinds; every second one is placed and looks at its own cluster only."""
     generator = torch.Generator().manual_seed(seed)
-    owners = Owners(tuple(sizes))
-    placed = (torch.arange(len(owners)) % 2 == 1)[:, None]
-    own = one_hot(torch.randint(clusters, (len(owners),), generator=generator), clusters)
+    segments = Segments(tuple(sizes))
+    placed = (torch.arange(len(segments)) % 2 == 1)[:, None]
+    own = one_hot(torch.randint(clusters, (len(segments),), generator=generator), clusters)
     weights = Weights(
-        torch.where(placed, own, random_rows(len(owners), clusters, generator)),
-        random_rows(owners.samples, clusters, generator),
-        torch.rand(len(owners), clusters, 2, generator=generator).softmax(dim=2),
+        torch.where(placed, own, random_rows(len(segments), clusters, generator)),
+        random_rows(segments.samples, clusters, generator),
+        torch.rand(len(segments), clusters, 2, generator=generator).softmax(dim=2),
     )
-    log_likelihood = log_likelihoods(owners.samples, clusters, seed)
-    log_likelihood[owners.each(placed & (own == 0))] = -torch.inf
-    mix = random_rows(len(owners), 3, generator)
+    log_likelihood = log_likelihoods(segments.samples, clusters, seed)
+    log_likelihood[segments.each(placed & (own == 0))] = -torch.inf
+    mix = random_rows(len(segments), 3, generator)
     shares = random_rows(clusters, 3, generator) if seed % 2 else torch.full((clusters, 3), 1 / 3)
-    first = torch.rand(len(owners), generator=generator) < 0.5
-    return weights, Seen(log_likelihood, owners, mix, shares, 1 + seed % 3, first)
+    first = torch.rand(len(segments), generator=generator) < 0.5
+    return weights, Seen(log_likelihood, segments, mix, shares, 1 + seed % 3, first)
 
 
 def each_alone(seen: Seen) -> list[Seen]:
     """What each client of a group sees alone."""
-    logs = seen.owners.split(seen.log_likelihood)
+    logs = seen.segments.split(seen.log_likelihood)
     return [
-        replace(seen, log_likelihood=log_l, owners=Owners((len(log_l),)), class_mix=mix[None], first=first[None])
+        replace(seen, log_likelihood=log_l, segments=Segments((len(log_l),)), class_mix=mix[None], first=first[None])
         for log_l, mix, first in zip(logs, seen.class_mix, seen.first, strict=True)
     ]
 
@@ -290,9 +290,9 @@ def assert_same(together: Weights, alone: list[Weights]) -> None:
 @given(st.lists(st.integers(1, 6), min_size=1, max_size=5), st.integers(1, 4), st.integers(0, 10**6))
 def test_a_group_finds_what_each_of_its_clients_finds_alone(weighting, sizes, clusters, seed):
     weights, seen = group(sizes, clusters, seed)
-    owners, alone = seen.owners, list(zip(weights.split(seen.owners), each_alone(seen), strict=True))
+    segments, alone = seen.segments, list(zip(weights.split(seen.segments), each_alone(seen), strict=True))
 
-    assert_same(weighting.start(weights.client, owners), [weighting.start(w.client, s.owners) for w, s in alone])
+    assert_same(weighting.start(weights.client, segments), [weighting.start(w.client, s.segments) for w, s in alone])
     after, gamma = weighting.e_step(weights, seen)
     steps = [weighting.e_step(w, s) for w, s in alone]
     assert_same(after, [own for own, _ in steps])
@@ -302,7 +302,7 @@ def test_a_group_finds_what_each_of_its_clients_finds_alone(weighting, sizes, cl
         weighting.newcomer(weights.client, seen), torch.cat([weighting.newcomer(w.client, s) for w, s in alone])
     )
     if isinstance(weighting, SettlesAfterTraining):
-        distances = torch.rand(len(owners), clusters, generator=torch.Generator().manual_seed(seed))
+        distances = torch.rand(len(segments), clusters, generator=torch.Generator().manual_seed(seed))
         settled = [weighting.settle(w, d[None]) for (w, _), d in zip(alone, distances, strict=True)]
         assert_same(weighting.settle(weights, distances), settled)
 
@@ -315,7 +315,7 @@ def test_a_group_of_single_has_the_only_cluster():
 
 def test_clients_of_a_group_differ_in_whether_they_are_new():
     old, log_l = torch.tensor([[0.3, 0.7]] * 2), torch.cat([LOG_L, LOG_L])
-    both = Seen(log_l, Owners((2, 2)), torch.ones(2, 1), torch.ones(2, 1), 2, torch.tensor([True, False]))
+    both = Seen(log_l, Segments((2, 2)), torch.ones(2, 1), torch.ones(2, 1), 2, torch.tensor([True, False]))
     assert_close(FuzzyCMeans().e_step(Weights(old), both)[0].client, torch.tensor([[1.0, 0.0], [0.3, 0.7]]))
     assert_close(SoftCounts().e_step(Weights(old), both)[0].client, torch.tensor([[0.5, 0.5], [0.3, 0.7]]))
     nobody_said = replace(both, first=None)
@@ -326,9 +326,9 @@ def test_clients_of_a_group_differ_in_whether_they_are_new():
 def test_a_group_s_weights_come_apart_and_together_again(parts):
     weights, seen = group([2, 1, 3], clusters=2, seed=0)
     weights = Weights(**{part: getattr(weights, part) for part in parts})
-    alone = weights.split(seen.owners)
+    alone = weights.split(seen.segments)
     assert_same(weights, alone)
-    for own, size in zip(alone, seen.owners.sizes, strict=True):
+    for own, size in zip(alone, seen.segments.sizes, strict=True):
         assert own.client.shape == (1, 2)
         assert own.sample is None or own.sample.shape == (size, 2)
         for part in parts:

@@ -56,11 +56,11 @@ def problem_with(update: Update, round_: int, asked: Asked) -> str | None:
         return f"answered in round {round_}, but this is round {asked.round}"
     if update.clients != (asked.client,) or set(update.signatures) - {asked.client} or update.missing:
         return f"sent an update of clients {update.clients}"
-    rows, number = len(update.owners), asked.clusters
+    rows, number = len(update.row_participants), asked.clusters
     shapes = {
         "weights": (update.weights, (1, number)),
         "sizes": (update.sizes, (1,)),
-        "owners": (update.owners, (rows,)),
+        "row_participants": (update.row_participants, (rows,)),
         "started": (update.started, (rows, number)),
         "mass": (update.mass, (rows, number)),
         "objective": (update.objective, (1,)),
@@ -77,7 +77,7 @@ def problem_with(update: Update, round_: int, asked: Asked) -> str | None:
     for name, (sent, got, count) in models.items():
         if _shapes(sent, count) != _shapes(got, count) or any(len(tensor) != count for tensor in sent.values()):
             return f"sent {name} that are not those of the model"
-    if update.owners.any() or not rows:
+    if update.row_participants.any() or not rows:
         return "sent models that are nobody's"
     return None
 
@@ -129,20 +129,20 @@ def refusals(
 def _checks(
     update: Update, received: Ensemble, announced: Sequence[int], buffers: frozenset[str], longest_model: float
 ) -> Iterator[Check]:
-    lengths = _lengths(update.models, update.owners, buffers)
+    lengths = _lengths(update.models, update.row_participants, buffers)
     finite = _finite(update, measured=not buffers and bool(lengths.isfinite().all()))
     yield ~finite, lambda _: NOT_FINITE
 
     if not update.noised:  # with noise in it, what is said of samples is said of none
         yield from _of_samples(update, announced)
 
-    fine = lengths[finite[update.owners]]
+    fine = lengths[finite[update.row_participants]]
     if len(fine):
         usual = torch.maximum(fine.median(), _sent_lengths(received, buffers).max())
         ratio = lengths / usual
         yield (
             _by_participant(update, ratio > longest_model),
-            lambda at: TOO_LONG.format(float(ratio[update.owners == at].max())),
+            lambda at: TOO_LONG.format(float(ratio[update.row_participants == at].max())),
         )
 
 
@@ -154,7 +154,7 @@ def _of_samples(update: Update, announced: Sequence[int]) -> Iterator[Check]:
     no_share = (update.weights < 0).any(dim=1) | ((update.weights.sum(dim=1) - 1).abs() > ROUNDING)
     yield no_share, lambda _: "sent weights that are no distribution"
 
-    mass, started, own = update.mass, update.started, sizes[update.owners].unsqueeze(1)
+    mass, started, own = update.mass, update.started, sizes[update.row_participants].unsqueeze(1)
     mixed = (started < 0).any(dim=1) | ((started.sum(dim=1) - 1).abs() > ROUNDING)
     counts_too_much = ((mass < 0) | (mass > own * (1 + ROUNDING))).any(dim=1)
     yield _by_participant(update, mixed | counts_too_much), lambda _: "sent models that count more than its samples"
@@ -208,14 +208,14 @@ def _impossible(prototypes: Prototypes, sizes: Tensor) -> Tensor:
 
 def _by_participant(update: Update, rows: Tensor) -> Tensor:
     """Whether something holds of some model of each participant, from whether it holds of each model."""
-    return torch.zeros(len(update.clients), dtype=torch.bool).index_fill(0, update.owners[rows], True)
+    return torch.zeros(len(update.clients), dtype=torch.bool).index_fill(0, update.row_participants[rows], True)
 
 
-def _lengths(models: Ensemble, owners: Tensor, buffers: frozenset[str]) -> Tensor:
+def _lengths(models: Ensemble, row_participants: Tensor, buffers: frozenset[str]) -> Tensor:
     """‖θ‖₂ of every model with its extractor, (rows,), without running statistics; on the CPU."""
     heads, extractors = _squares(models.heads), _squares(models.extractors, buffers)
     each = models.topology == "split" and len(extractors) > 1
-    return (heads + (extractors[owners] if each else extractors)).sqrt()
+    return (heads + (extractors[row_participants] if each else extractors)).sqrt()
 
 
 def _sent_lengths(ensemble: Ensemble, buffers: frozenset[str]) -> Tensor:
@@ -238,7 +238,7 @@ def only(update: Update, admitted: Tensor) -> Update:
 
     Moments are everybody's sum and cannot be taken apart: whoever needs them has to ask the others again.
     """
-    rows, shared = admitted[update.owners], update.models.topology == "split"
+    rows, shared = admitted[update.row_participants], update.models.topology == "split"
 
     def some(params: Params, which: Tensor) -> Params:
         return {name: tensor[which.to(tensor.device)] for name, tensor in params.items()}
@@ -257,7 +257,7 @@ def only(update: Update, admitted: Tensor) -> Update:
             some(update.models.heads, rows),
             update.models.topology,
         ),
-        owners=(admitted.long().cumsum(dim=0) - 1)[update.owners[rows]],
+        row_participants=(admitted.long().cumsum(dim=0) - 1)[update.row_participants[rows]],
         started=update.started[rows],
         mass=update.mass[rows],
         weights=mine(update.weights),

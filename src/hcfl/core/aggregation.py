@@ -20,7 +20,7 @@ from hcfl.tiers.weighting import one_hot
 
 def own_rows(update: Update, members: Tensor) -> list[int]:
     """Return, for each participant, the row of the model that counts in its own cluster."""
-    counts = update.mass[torch.arange(len(update.owners)), members[update.owners]] > 0
+    counts = update.mass[torch.arange(len(update.row_participants)), members[update.row_participants]] > 0
     return torch.nonzero(counts).flatten().tolist()
 
 
@@ -29,7 +29,7 @@ def moved(update: Update, moves: Sequence[MoveDecision]) -> Update:
     mass, position = update.mass.clone(), {client: row for row, client in enumerate(update.clients)}
     for move in moves:
         if move.client in position:
-            mine = update.owners == position[move.client]
+            mine = update.row_participants == position[move.client]
             size = float(update.sizes[position[move.client]])
             mass[mine] = size * one_hot(move.to, mass.shape[1]) if move.with_model else 0
     return replace(update, mass=mass)
@@ -129,7 +129,7 @@ def part_model(
 ) -> Ensemble:
     """Average one cluster's model over a part of its clients; without participants it stays the cluster's."""
     members = set(part)
-    inside = torch.tensor([client in members for client in update.clients])[update.owners]
+    inside = torch.tensor([client in members for client in update.clients])[update.row_participants]
     mass = (update.mass[:, column] * inside).unsqueeze(1)
     parent = ensemble.select([column])
     if ensemble.topology == "full":

@@ -24,7 +24,7 @@ from hcfl.models import Network
 from hcfl.models.ensemble import Copies, Ensemble, embed, forward
 from hcfl.models.inputs import some
 from hcfl.tiers import Assigned, FuzzyCMeans, Seen, SettlesAfterTraining, Single, Weights
-from hcfl.tiers.client_segments import Owners
+from hcfl.tiers.client_segments import Segments
 from hcfl.tiers.formulation import class_counts, objective
 from hcfl.tiers.gaussians import (
     Moments,
@@ -49,13 +49,13 @@ def take_part(
     trainer: Trainer = train,
 ) -> tuple[Update, list[ClientState]]:
     """Do the work of some clients in a round; who takes part for the first time has no state yet."""
-    owners, labels = data.owners, data.labels
+    segments, labels = data.segments, data.labels
     known = [states.get(client) for client in clients]
     new = torch.tensor([state is None for state in known])
     weights = Weights.join(
         [
-            catch_up(method, broadcast, client, state, Owners((samples,)))
-            for client, state, samples in zip(clients, known, owners.sizes, strict=True)
+            catch_up(method, broadcast, client, state, Segments((samples,)))
+            for client, state, samples in zip(clients, known, segments.sizes, strict=True)
         ]
     )
 
@@ -63,20 +63,20 @@ def take_part(
     looked, uninformed = looked_at(method, weights.client), ~must_look(method, weights.client)
     features, log_prob = look(network, broadcast.ensemble, data, looked & ~uninformed.unsqueeze(1))
     inputs = model_inputs(network, broadcast, data, weights.components)
-    density = inputs.log_density(weights.components, owners)
+    density = inputs.log_density(weights.components, segments)
     likelihood = method.formulation.log_likelihood(log_prob, labels, broadcast.class_shares, density)
-    likelihood = likelihood.masked_fill(~owners.each(looked), -torch.inf)
+    likelihood = likelihood.masked_fill(~segments.each(looked), -torch.inf)
     seen = Seen(
-        likelihood, owners, class_mix(labels, data.classes, owners), broadcast.class_shares, broadcast.round, new
+        likelihood, segments, class_mix(labels, data.classes, segments), broadcast.class_shares, broadcast.round, new
     )
     after, gamma = method.weighting.e_step(weights, seen)
-    components, moments = inputs.m_step(weights.components, gamma, owners)
+    components, moments = inputs.m_step(weights.components, gamma, segments)
     weights = replace(after, components=components)
 
     # Local training.
     own = [None if state is None else state.own for state in known]
     plan = method.local.plan(
-        Given(broadcast.ensemble, owners, weights, gamma, method.weighting.hard, broadcast.common, own)
+        Given(broadcast.ensemble, segments, weights, gamma, method.weighting.hard, broadcast.common, own)
     )
     local = replace(sgd, proximal=method.local.proximal)
     names = [("batches", broadcast.round, client) for client in clients]
@@ -90,18 +90,18 @@ def take_part(
         weights = replace(method.weighting.settle(weights, distances), components=weights.components)
 
     # What they send and keep.
-    sizes = owners.lengths.float()
+    sizes = segments.lengths.float()
     mass = method.local.mass(_counted(method, weights), method.weighting.hard) * sizes.view(-1, 1, 1)
     update = Update(
         clients=tuple(clients),
         sizes=sizes,
         models=trained.rows(),
-        owners=torch.repeat_interleave(torch.arange(len(clients)), trained.models),
+        row_participants=torch.repeat_interleave(torch.arange(len(clients)), trained.models),
         started=plan.started.flatten(0, 1),
         mass=mass.flatten(0, 1),
         weights=weights.client,
-        objective=None if uninformed.any() else objective(likelihood, weights.client, owners),
-        counts=class_counts(gamma, labels, data.classes, owners) if method.uses_class_shares else None,
+        objective=None if uninformed.any() else objective(likelihood, weights.client, segments),
+        counts=class_counts(gamma, labels, data.classes, segments) if method.uses_class_shares else None,
         prototypes=compared_features(method, features, data),
         signatures=first_signatures(method, network, sgd, data, broadcast, clients, new, seed, trainer),
         moments=moments,
@@ -110,7 +110,7 @@ def take_part(
     momenta = _each(done.velocity, len(clients))
     states_after = [
         ClientState(broadcast.round, broadcast.clusters, *kept)
-        for kept in zip(weights.split(owners), own, momenta, strict=True)
+        for kept in zip(weights.split(segments), own, momenta, strict=True)
     ]
     return update, states_after
 
@@ -134,10 +134,12 @@ def missed_by(state: ClientState, broadcast: Broadcast) -> list[Change]:
     return [change for change in broadcast.changes if change.round >= state.round]
 
 
-def catch_up(method: Method, broadcast: Broadcast, client: int, state: ClientState | None, owners: Owners) -> Weights:
+def catch_up(
+    method: Method, broadcast: Broadcast, client: int, state: ClientState | None, segments: Segments
+) -> Weights:
     """Bring a client's weights to the clusters of today; somebody new starts from what the server has of it."""
     if state is None:
-        start = method.weighting.start(broadcast.weights[[client]], owners)
+        start = method.weighting.start(broadcast.weights[[client]], segments)
         return replace(start, components=method.uniform_components(len(broadcast.clusters)))
     return weights_of_today(method, broadcast, client, state)
 
@@ -184,7 +186,7 @@ def look(network: Network, ensemble: Ensemble, data: LocalData, looked: Tensor) 
         features, logits = forward(network, ensemble, data.inputs)
         return features, -cross_entropy_per_cluster(logits, labels).cpu()
     log_prob = torch.zeros(len(data), ensemble.clusters)
-    for cluster, who in enumerate(data.owners.each(looked).T):
+    for cluster, who in enumerate(data.segments.each(looked).T):
         chosen = torch.nonzero(who).flatten().to(labels.device)
         if len(chosen) == 0:
             continue
@@ -204,20 +206,22 @@ class ModelledInputs:
     z: Tensor | None = None
     log_densities: Tensor | None = None
 
-    def log_density(self, components: Tensor | None, owners: Owners) -> Tensor | None:
+    def log_density(self, components: Tensor | None, segments: Segments) -> Tensor | None:
         """Log p_k(z) under each client's mixing ρ, (samples, clusters), where it is known already."""
         if components is None or self.log_densities is None:
             return None
-        return mixture_log_density(components, self.log_densities, owners)
+        return mixture_log_density(components, self.log_densities, segments)
 
-    def m_step(self, components: Tensor | None, gamma: Tensor, owners: Owners) -> tuple[Tensor | None, Moments | None]:
+    def m_step(
+        self, components: Tensor | None, gamma: Tensor, segments: Segments
+    ) -> tuple[Tensor | None, Moments | None]:
         """Return the new mixing ρ and what the server needs to estimate the Gaussians."""
         if components is None or self.features is None:
             return components, None
         if self.log_densities is None or self.z is None:
             return components, feature_moments(self.features)
-        joint = component_responsibilities(components, self.log_densities, gamma, owners)
-        return component_step(components, joint, owners), gaussian_moments(joint, self.z)
+        joint = component_responsibilities(components, self.log_densities, gamma, segments)
+        return component_step(components, joint, segments), gaussian_moments(joint, self.z)
 
 
 def model_inputs(network: Network, broadcast: Broadcast, data: LocalData, components: Tensor | None) -> ModelledInputs:
@@ -232,10 +236,10 @@ def model_inputs(network: Network, broadcast: Broadcast, data: LocalData, compon
     return ModelledInputs(features, z, broadcast.gaussians.log_densities(z))
 
 
-def class_mix(labels: Tensor, classes: int, owners: Owners) -> Tensor:
+def class_mix(labels: Tensor, classes: int, segments: Segments) -> Tensor:
     """p_i(y) of each client, (clients, classes)."""
-    counts = torch.bincount(owners.index * classes + labels, minlength=len(owners) * classes)
-    return counts.view(len(owners), classes) / owners.lengths.unsqueeze(1)
+    counts = torch.bincount(segments.index * classes + labels, minlength=len(segments) * classes)
+    return counts.view(len(segments), classes) / segments.lengths.unsqueeze(1)
 
 
 def parameter_distances(network: Network, received: Ensemble, trained: Ensemble) -> Tensor:
@@ -267,7 +271,7 @@ def _features(network: Network, start: Copies, data: LocalData) -> Tensor | None
     """Return the features of extractors that clients kept to themselves."""
     if start.topology == "full":
         return None
-    parts = torch.split(torch.arange(len(data)), list(data.owners.sizes))
+    parts = torch.split(torch.arange(len(data)), list(data.segments.sizes))
     return torch.cat(
         [
             embed(network, start.of(row).extractor(0), some(data.inputs, part.to(data.inputs.device)))

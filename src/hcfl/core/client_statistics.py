@@ -16,17 +16,17 @@ from hcfl.models import Network
 from hcfl.models.ensemble import copies, embed, flatten
 from hcfl.models.inputs import some
 from hcfl.tiers import Prototypes, Signs
-from hcfl.tiers.client_segments import Owners
+from hcfl.tiers.client_segments import Segments
 from hcfl.tiers.distance import prototypes
 
 
 def compared_features(method: Method, features: Tensor | None, data: LocalData) -> Prototypes | None:
     """Prototypes of the shared features, or of their norms."""
     if features is not None and "prototypes" in method.needs:
-        return prototypes(features, data.labels, data.classes, data.owners)
+        return prototypes(features, data.labels, data.classes, data.segments)
     if features is not None and "feature norms" in method.needs:
         norms = torch.linalg.vector_norm(features, dim=1, keepdim=True)
-        return prototypes(norms, data.labels, data.classes, data.owners)
+        return prototypes(norms, data.labels, data.classes, data.segments)
     return None
 
 
@@ -45,13 +45,13 @@ def first_signatures(
     signs = method.distance if "signatures" in method.needs and isinstance(method.distance, Signs) else None
     if not new.any() or not (signs or "first updates" in method.needs):
         return {}
-    chosen = torch.nonzero(data.owners.each(new.unsqueeze(1))[:, 0]).flatten()
+    chosen = torch.nonzero(data.segments.each(new.unsqueeze(1))[:, 0]).flatten()
     who = [client for client, is_new in zip(clients, new.tolist(), strict=True) if is_new]
-    owners = Owners(tuple(size for size, is_new in zip(data.owners.sizes, new.tolist(), strict=True) if is_new))
-    theirs = LocalData(some(data.inputs, chosen.to(data.inputs.device)), data.labels[chosen], data.classes, owners)
+    segments = Segments(tuple(size for size, is_new in zip(data.segments.sizes, new.tolist(), strict=True) if is_new))
+    theirs = LocalData(some(data.inputs, chosen.to(data.inputs.device)), data.labels[chosen], data.classes, segments)
     if signs is None:
         return dict(zip(who, _first_updates(network, sgd, theirs, broadcast, who, seed, trainer), strict=True))
-    parts = zip(owners.split(theirs.inputs[:]), owners.split(theirs.labels), strict=True)
+    parts = zip(segments.split(theirs.inputs[:]), segments.split(theirs.labels), strict=True)
     return {client: signs.signature(*part) for client, part in zip(who, parts, strict=True)}
 
 

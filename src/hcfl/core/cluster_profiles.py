@@ -19,7 +19,7 @@ from hcfl.models import Network
 from hcfl.models.ensemble import class_log_probs, embed
 from hcfl.models.inputs import Scaled
 from hcfl.tiers import Prototypes, Seen
-from hcfl.tiers.client_segments import Owners
+from hcfl.tiers.client_segments import Segments
 from hcfl.tiers.weighting import one_hot, uniform
 
 VARIANCE_FLOOR = 0.01
@@ -73,9 +73,9 @@ def expected_log_likelihood(method: Method, log_probs: Tensor, class_shares: Ten
 
 def weights_without_labels(method: Method, evidence: Tensor, log_probs: Tensor, class_shares: Tensor) -> Tensor:
     """Return the weights, (clusters,), that a fresh newcomer finds when evidence stands in for log L_k."""
-    owners, clusters = Owners((len(evidence),)), evidence.shape[1]
+    segments, clusters = Segments((len(evidence),)), evidence.shape[1]
     predicted_mix = log_probs.exp().mean(dim=(0, 1)).unsqueeze(0)
-    seen = Seen(evidence, owners, predicted_mix, class_shares)
+    seen = Seen(evidence, segments, predicted_mix, class_shares)
     weights = uniform(clusters).unsqueeze(0)
     for _ in range(FRESH_STEPS):
         weights = method.weighting.newcomer(weights, seen)
@@ -133,7 +133,7 @@ def _own_features(federation: Federation, network: Network, state: ServerState, 
 
 def _of_client(federation: Federation, features: Tensor, client: int) -> tuple[Tensor, Tensor]:
     labels = federation.y[federation.train[client]]
-    sums, counts = Owners((len(labels),)).sums_by_class(features, labels, federation.classes)
+    sums, counts = Segments((len(labels),)).sums_by_class(features, labels, federation.classes)
     return sums[0], counts[0]
 
 

@@ -20,7 +20,7 @@ from hcfl.models import Network, Params
 from hcfl.models.ensemble import Ensemble, class_log_probs, embed
 from hcfl.models.inputs import Scaled
 from hcfl.tiers import Conditional, Correlation, Prototypes, Seen, Weights
-from hcfl.tiers.client_segments import Owners
+from hcfl.tiers.client_segments import Segments
 from hcfl.tiers.gaussians import (
     Gaussians,
     Moments,
@@ -51,19 +51,19 @@ def val_accuracy(
     federation: Federation, network: Network, method: Method, state: ServerState, clients: Mapping[int, ClientState]
 ) -> float | None:
     """Sample-weighted accuracy over all clients' held-out data, predicted with each one's ω̃, or its own model."""
-    rows, owners = federation.val_rows, federation.val_owners
+    rows, segments = federation.val_rows, federation.val_segments
     if not len(rows):
         return None
     inputs = federation.x[rows.to(federation.x.device)]
     log_probs = class_log_probs(network, state.ensemble, Scaled(inputs, federation.scaling))
-    weights = owners.each(state.weights)
+    weights = segments.each(state.weights)
     if (densities := log_densities(federation, network, state, inputs)) is not None:
-        density = mixture_log_density(_components(method, state, clients), densities, owners)
+        density = mixture_log_density(_components(method, state, clients), densities, segments)
         weights = torch.softmax(weights.log() + density, dim=1)
     scores = mixture(log_probs, weights.to(log_probs.device))
     for client, known in clients.items():
         if known.own is not None and len(federation.val[client]):
-            at = torch.nonzero(owners.index == client).flatten()
+            at = torch.nonzero(segments.index == client).flatten()
             mine = Scaled(inputs[at.to(inputs.device)], federation.scaling)
             scores[at.to(scores.device)] = class_log_probs(network, known.own, mine)[:, 0]
     return _accuracy(scores, federation.y[rows])
@@ -152,9 +152,9 @@ def test_accuracy(
         for _ in range(steps):
             mine = newcomer_step(method, newcomer, log_probs, densities, class_shares, mine)
         rows = newcomer.score_rows
-        owners, log_weights = Owners((len(rows),)), mine.client.log().expand(len(rows), -1)
+        segments, log_weights = Segments((len(rows),)), mine.client.log().expand(len(rows), -1)
         if densities is not None and mine.components is not None:
-            log_weights = log_weights + mixture_log_density(mine.components, densities[rows], owners)
+            log_weights = log_weights + mixture_log_density(mine.components, densities[rows], segments)
         weights_each = torch.softmax(log_weights, dim=1).to(log_probs.device)
         scores = mixture(log_probs[rows.to(log_probs.device)], weights_each)
         accuracies.append(_accuracy(scores, newcomer.score_labels))
@@ -172,16 +172,16 @@ def newcomer_step(
 ) -> Weights:
     """One E-step of a newcomer on its labelled samples; it never contributes to F, nor to the Gaussians."""
     labels, components, density = newcomer.fit_labels, weights.components, None
-    device, owners = log_probs.device, Owners((len(labels),))
+    device, segments = log_probs.device, Segments((len(labels),))
     log_prob = log_probs[newcomer.fit_rows.to(device), :, labels.to(device)].cpu()
     if densities is not None and components is not None:
-        density = mixture_log_density(components, densities[newcomer.fit_rows], owners)
+        density = mixture_log_density(components, densities[newcomer.fit_rows], segments)
     log_likelihood = method.formulation.log_likelihood(log_prob, labels, class_shares, density)
     if densities is not None and components is not None:
-        gamma = responsibilities(owners.each(weights.client), log_likelihood)
-        joint = component_responsibilities(components, densities[newcomer.fit_rows], gamma, owners)
-        components = component_step(components, joint, owners)
-    seen = Seen(log_likelihood, owners, class_mix(labels, class_shares.shape[1], owners), class_shares)
+        gamma = responsibilities(segments.each(weights.client), log_likelihood)
+        joint = component_responsibilities(components, densities[newcomer.fit_rows], gamma, segments)
+        components = component_step(components, joint, segments)
+    seen = Seen(log_likelihood, segments, class_mix(labels, class_shares.shape[1], segments), class_shares)
     return Weights(method.weighting.newcomer(weights.client, seen), components=components)
 
 

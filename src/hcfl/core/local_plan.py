@@ -61,7 +61,7 @@ def job(
 ) -> Job:
     """Shuffle the samples of each client by its own random numbers, which `names` tell apart."""
     generators = [rng.torch_generator(seed, *name) for name in names]
-    batches = shuffle(data.owners, sgd, generators, singles=not network.buffers)
+    batches = shuffle(data.segments, sgd, generators, singles=not network.buffers)
     return Job(plan, features, data, batches, sgd, purposes, velocity)
 
 

@@ -60,7 +60,7 @@ def last_lists(state: ServerState) -> dict[int, int]:
 
 def counted(update: Update, table: Tensor) -> Update:
     """Let the model of each participant count in all clusters that a table (participants, clusters) has it in."""
-    return replace(update, mass=update.sizes[update.owners].unsqueeze(1) * table[update.owners])
+    return replace(update, mass=update.sizes[update.row_participants].unsqueeze(1) * table[update.row_participants])
 
 
 def counted_everywhere(update: Update) -> Update:

@@ -12,7 +12,7 @@ from hcfl.core.lost_ids import counted, hidden, listed
 from hcfl.core.state import Broadcast, ServerState, Update
 from hcfl.errors import InputError
 from hcfl.methods import Method
-from hcfl.methods.method import KEPT_EVIDENCE
+from hcfl.methods.method import KEPT_STATISTICS
 from hcfl.models import Network
 from hcfl.models.ensemble import Ensemble
 from hcfl.models.precision import matrix_products
@@ -179,7 +179,7 @@ def _participants(
 ) -> Participants:
     """Gather what tiers 3 and 4 look at, of this round's participants; if only signatures, of all known clients."""
     received, needs = before.ensemble, method.needs
-    by_signature = bool(needs) and needs <= KEPT_EVIDENCE
+    by_signature = bool(needs) and needs <= KEPT_STATISTICS
     ids = sorted(state.signatures) if by_signature else list(update.clients)
     members = state.members[ids]
     named = placed_by(state.changes)
@@ -191,7 +191,7 @@ def _participants(
         updates=own_updates(network, received, update, members) if "updates" in needs else None,
         whole_updates=whole_updates(network, received, update, members) if "whole updates" in needs else None,
         models=own_models(network, update, members) if "models" in needs else None,
-        signatures=torch.stack([state.signatures[client] for client in ids]) if KEPT_EVIDENCE & needs else None,
+        signatures=torch.stack([state.signatures[client] for client in ids]) if KEPT_STATISTICS & needs else None,
         sizes=state.sizes[ids],
         unplaced=torch.tensor([client not in named for client in ids], dtype=torch.bool),
         round=state.round,

@@ -11,7 +11,7 @@ from torch.nn.utils.rnn import pad_sequence
 from hcfl.config import Order
 from hcfl.models import Network, Params, drop
 from hcfl.models.inputs import Inputs
-from hcfl.tiers.client_segments import Owners
+from hcfl.tiers.client_segments import Segments
 
 
 @dataclass(frozen=True)
@@ -62,7 +62,7 @@ class Batches:
         return [rows[:size] for rows, size in pairs if size]
 
 
-def shuffle(owners: Owners, sgd: LocalSGD, generators: Sequence[torch.Generator], singles: bool = True) -> Batches:
+def shuffle(segments: Segments, sgd: LocalSGD, generators: Sequence[torch.Generator], singles: bool = True) -> Batches:
     """Shuffle all clients' samples anew every epoch; a last batch of one sample is left out unless it is the only one.
 
     With `drop_last`, so is any last batch that is not full. Without `singles` no batch of one sample is used at all:
@@ -71,22 +71,22 @@ def shuffle(owners: Owners, sgd: LocalSGD, generators: Sequence[torch.Generator]
     epochs = range(sgd.epochs)
     orders = [
         torch.randperm(samples, generator=generator)
-        for samples, generator in zip(owners.sizes, generators, strict=True)
+        for samples, generator in zip(segments.sizes, generators, strict=True)
         for _ in epochs
     ]
-    width = min(sgd.batch, max(owners.sizes))
-    steps = -(-max(owners.sizes) // width)
-    lined = pad(pad_sequence(orders, batch_first=True), (0, steps * width - max(owners.sizes)))
-    samples = owners.lengths.view(-1, 1)
+    width = min(sgd.batch, max(segments.sizes))
+    steps = -(-max(segments.sizes) // width)
+    lined = pad(pad_sequence(orders, batch_first=True), (0, steps * width - max(segments.sizes)))
+    samples = segments.lengths.view(-1, 1)
     starts = samples.cumsum(dim=0) - samples
-    index = lined.view(len(owners), sgd.epochs * steps, width) + starts.unsqueeze(2)
+    index = lined.view(len(segments), sgd.epochs * steps, width) + starts.unsqueeze(2)
     sizes = (samples - width * torch.arange(steps)).clamp(0, width)
     wanted = ((samples <= sgd.batch) | (sgd.batch == 1)) & singles
     sizes = torch.where((sizes == 1) & ~wanted, 0, sizes)
     if sgd.drop_last:
         sizes = torch.where((sizes < sgd.batch) & (samples > sgd.batch), 0, sizes)
     sizes = sizes.repeat(1, sgd.epochs)
-    return Batches(index.clamp_max(owners.samples - 1), sizes)
+    return Batches(index.clamp_max(segments.samples - 1), sizes)
 
 
 def descend(

@@ -112,7 +112,7 @@ class Update:
     """N_i, (participants,)."""
     models: Ensemble
     """What they trained: heads by row; extractors by row in the full topology, by participant in the split one."""
-    owners: Tensor
+    row_participants: Tensor
     """(rows,): position of the participant whose model it is. With soft weights, each has a model for every cluster;
     with hard ones, one."""
     started: Tensor
@@ -153,7 +153,7 @@ class Update:
             clients=(),
             sizes=torch.zeros(0),
             models=Ensemble(extractors, heads, sent.topology),
-            owners=torch.zeros(0, dtype=torch.long),
+            row_participants=torch.zeros(0, dtype=torch.long),
             started=nothing,
             mass=nothing,
             weights=nothing,
@@ -174,7 +174,9 @@ class Update:
             clients=tuple(client for update in updates for client in update.clients),
             sizes=torch.cat([update.sizes for update in updates]),
             models=Ensemble.join([update.models for update in updates]),
-            owners=torch.cat([update.owners + start for update, start in zip(updates, before, strict=False)]),
+            row_participants=torch.cat(
+                [update.row_participants + start for update, start in zip(updates, before, strict=False)]
+            ),
             started=torch.cat([update.started for update in updates]),
             mass=torch.cat([update.mass for update in updates]),
             weights=torch.cat([update.weights for update in updates]),
@@ -203,8 +205,8 @@ class Update:
             fine = [tensor.reshape(len(tensor), -1).sum(dim=1).isfinite() for tensor in part.values()]
             if fine:
                 each = torch.stack(fine).all(dim=0).cpu()
-                owners = torch.arange(len(self.clients)) if by_participant else self.owners
-                rows = rows & ~torch.zeros_like(rows).index_put_((owners[~each],), torch.tensor(True))
+                row_participants = torch.arange(len(self.clients)) if by_participant else self.row_participants
+                rows = rows & ~torch.zeros_like(rows).index_put_((row_participants[~each],), torch.tensor(True))
         return rows
 
 

@@ -15,7 +15,7 @@ from hcfl.config import DataConfig
 from hcfl.data.feature_shift import Corruption
 from hcfl.data.local_data import LocalData
 from hcfl.models.inputs import Scaled, Scaling
-from hcfl.tiers.client_segments import Owners
+from hcfl.tiers.client_segments import Segments
 
 VISIBLE_SHARE = 0.15
 """A client is *affected* when at least this share of its samples carries a class that concepts relabel."""
@@ -131,8 +131,8 @@ class Federation:
         parts = [self.train[client] for client in clients]
         rows = parts[0] if len(parts) == 1 else torch.cat(parts)
         inputs = Scaled(self.x[rows.to(self.x.device)], self.scaling)
-        owners = Owners(tuple(len(part) for part in parts))
-        return LocalData(inputs if self.as_stored else inputs[:], self.y[rows], self.classes, owners)
+        segments = Segments(tuple(len(part) for part in parts))
+        return LocalData(inputs if self.as_stored else inputs[:], self.y[rows], self.classes, segments)
 
     @cached_property
     def val_rows(self) -> Tensor:
@@ -140,9 +140,9 @@ class Federation:
         return torch.cat(self.val)
 
     @cached_property
-    def val_owners(self) -> Owners:
+    def val_segments(self) -> Segments:
         """Whose `val_rows` are."""
-        return Owners(tuple(len(rows) for rows in self.val))
+        return Segments(tuple(len(rows) for rows in self.val))
 
     def class_table(self) -> NDArray[np.int64]:
         """Return how many training and held-out samples of each class each client holds, (clients, classes)."""

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from hcfl.models.inputs import Inputs
-from hcfl.tiers.client_segments import Owners
+from hcfl.tiers.client_segments import Segments
 
 
 @dataclass(frozen=True)
@@ -15,13 +15,13 @@ class LocalData:
     inputs: Inputs
     labels: Tensor
     classes: int
-    owners: Owners
+    segments: Segments
     """Whose samples they are."""
 
     @classmethod
     def alone(cls, inputs: Inputs, labels: Tensor, classes: int) -> "LocalData":
         """Return the data of one client."""
-        return cls(inputs, labels, classes, Owners((len(labels),)))
+        return cls(inputs, labels, classes, Segments((len(labels),)))
 
     def __len__(self) -> int:
         return len(self.labels)

@@ -112,7 +112,7 @@ def _refused(setting: Setting, broadcast: Broadcast, honest: Update, sent: Seque
 def lengthened(update: Update, broadcast: Broadcast, factors: Tensor) -> Update:
     """Multiply how each participant changed the models that it got, by factors (participants,)."""
     sent, models, shared = broadcast.ensemble, update.models, broadcast.ensemble.topology == "split"
-    by_row, everybody = factors[update.owners], torch.ones(len(factors), 1)
+    by_row, everybody = factors[update.row_participants], torch.ones(len(factors), 1)
 
     def times(received: Params, trained: Params, started: Tensor, factor: Tensor) -> Params:
         return {name: _times(received[name], tensor, started, factor) for name, tensor in trained.items()}

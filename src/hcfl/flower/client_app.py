@@ -28,7 +28,7 @@ from hcfl.models.precision import threads
 from hcfl.privacy.rules import NOISED
 from hcfl.privacy.sums import Parts, once, summands
 from hcfl.runs.prepare import prepare
-from hcfl.tiers.client_segments import Owners
+from hcfl.tiers.client_segments import Segments
 from hcfl.tiers.gaussians import mixture_log_density
 
 app = ClientApp()
@@ -197,15 +197,15 @@ def measure(setting: Setting, broadcast: Broadcast, client: int, state: ClientSt
     rows = federation.val[0]
     if not len(rows):
         return torch.zeros(1, 2)
-    inputs, owners = Scaled(federation.x[rows], federation.scaling), Owners((len(rows),))
+    inputs, segments = Scaled(federation.x[rows], federation.scaling), Segments((len(rows),))
     if state is not None and state.own is not None:
         scores = class_log_probs(network, state.own, inputs)[:, 0]
     else:
-        weights = catch_up(method, broadcast, client, state, owners)
-        shares = owners.each(weights.client)
+        weights = catch_up(method, broadcast, client, state, segments)
+        shares = segments.each(weights.client)
         if weights.components is not None and broadcast.gaussians is not None and broadcast.anchor is not None:
             z = broadcast.gaussians.embed(embed(network, broadcast.anchor.extractor(0), inputs))
-            density = mixture_log_density(weights.components, broadcast.gaussians.log_densities(z), owners)
+            density = mixture_log_density(weights.components, broadcast.gaussians.log_densities(z), segments)
             shares = torch.softmax(shares.log() + density, dim=1)
         scores = mixture(class_log_probs(network, broadcast.ensemble, inputs), shares)
     right = (scores.argmax(dim=1) == federation.y[rows]).sum()

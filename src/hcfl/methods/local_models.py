@@ -10,7 +10,7 @@ from torch import Tensor
 from hcfl.errors import InputError
 from hcfl.models.ensemble import Copies, Ensemble, blends, copies
 from hcfl.tiers import Weights
-from hcfl.tiers.client_segments import Owners
+from hcfl.tiers.client_segments import Segments
 from hcfl.tiers.weighting import one_hot
 
 
@@ -34,7 +34,7 @@ class Given:
     """What clients plan their training from."""
 
     received: Ensemble
-    owners: Owners
+    segments: Segments
     """Whose samples are whose."""
     weights: Weights
     gamma: Tensor
@@ -109,7 +109,7 @@ class ClusterModels:
         columns = torch.arange(weights.shape[1]).expand_as(weights)
         if given.hard:
             columns = weights.argmax(dim=1, keepdim=True)
-            gamma = gamma.gather(1, given.owners.each(columns))
+            gamma = gamma.gather(1, given.segments.each(columns))
         start = copies(given.received, columns)
         anchor = start if given.common is None else copies(given.common, torch.zeros_like(columns))
         return Plan(start, one_hot(columns, weights.shape[1]), gamma, anchor)

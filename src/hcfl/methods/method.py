@@ -33,9 +33,9 @@ from hcfl.tiers import (
     WeightedKMeans,
     Weighting,
 )
-from hcfl.tiers.participants import Evidence
+from hcfl.tiers.participants import Statistic
 
-KEPT_EVIDENCE: frozenset[Evidence] = frozenset({"first updates", "signatures"})
+KEPT_STATISTICS: frozenset[Statistic] = frozenset({"first updates", "signatures"})
 """What a client sends once, so that clients can be compared across rounds."""
 
 
@@ -63,7 +63,7 @@ class Method:
             raise InputError(f"method {self.name}: {reasons[0]}")
 
     @property
-    def needs(self) -> frozenset[Evidence]:
+    def needs(self) -> frozenset[Statistic]:
         """Which evidence tiers 3 and 4 look at."""
         wanted = (self.adaptation.needs, None if self.distance is None else self.distance.needs)
         return frozenset(need for need in wanted if need is not None)
@@ -117,7 +117,7 @@ def _shown(choice: object) -> str:
 
 def conflicts(method: Method) -> list[str]:
     """Return all reasons why these choices do not make a method."""
-    reasons = (*_conflicts_of_start(method), *_conflicts_of_adaptation(method), *_conflicts_of_evidence(method))
+    reasons = (*_conflicts_of_start(method), *_conflicts_of_adaptation(method), *_conflicts_of_statistics(method))
     return [reason for wrong, reason in reasons if wrong]
 
 
@@ -194,9 +194,9 @@ def _conflicts_of_adaptation(method: Method) -> Reasons:
     )
 
 
-def _conflicts_of_evidence(method: Method) -> Reasons:
-    unknown = ", ".join(sorted(method.needs - set(get_args(Evidence))))
-    yield bool(unknown), f"needs {unknown}, but clients can send {', '.join(get_args(Evidence))}"
+def _conflicts_of_statistics(method: Method) -> Reasons:
+    unknown = ", ".join(sorted(method.needs - set(get_args(Statistic))))
+    yield bool(unknown), f"needs {unknown}, but clients can send {', '.join(get_args(Statistic))}"
     yield (
         method.topology == "full" and bool({"prototypes", "feature norms"} & method.needs),
         "features are compared in one shared space, but full models have an extractor each",

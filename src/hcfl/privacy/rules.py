@@ -10,7 +10,7 @@ from hcfl.methods.robust_means import Mean
 from hcfl.models import Network
 from hcfl.privacy.sums import SHARES, Parts
 from hcfl.tiers import Assigned, Single
-from hcfl.tiers.participants import Evidence
+from hcfl.tiers.participants import Statistic
 
 OPTIONS: dict[Mode, dict[str, float]] = {
     "none": {},
@@ -26,7 +26,7 @@ INSTEAD = {"local-dp": {"noise_multiplier": "epsilon"}}
 NOISED: tuple[Mode, ...] = ("local-dp", "central-dp")
 """Where uploads are clipped, and noise is added."""
 
-WORDS: dict[Evidence, str] = {
+WORDS: dict[Statistic, str] = {
     "prototypes": "prototypes",
     "feature norms": "feature norms",
     "updates": "updates",
@@ -75,7 +75,7 @@ def check_model(config: Config, network: Network) -> None:
         )
 
 
-UNBOUNDED: dict[Evidence, str] = {
+UNBOUNDED: dict[Statistic, str] = {
     "feature norms": "feature norms, which have no bound, so that no noise is known to hide them",
     "signatures": "signatures of their data, which are no longer such when there is noise in them",
 }

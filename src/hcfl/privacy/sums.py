@@ -63,7 +63,7 @@ def once(update: Update) -> Update:
     return replace(
         update,
         sizes=torch.ones_like(sizes),
-        mass=update.mass / sizes[update.owners].unsqueeze(1),
+        mass=update.mass / sizes[update.row_participants].unsqueeze(1),
         counts=None if update.counts is None else update.counts / sizes.view(-1, 1, 1),
     )
 
@@ -101,7 +101,7 @@ def averaged(
         clients=clients,
         sizes=(size / number).float().expand(number),
         models=Ensemble(extractors, _moved(MODELS["heads"], received.heads, sums, mass), received.topology),
-        owners=torch.zeros(clusters, dtype=torch.long),
+        row_participants=torch.zeros(clusters, dtype=torch.long),
         started=torch.eye(clusters),
         mass=torch.diag(mass).float(),
         weights=weights,

@@ -68,7 +68,7 @@ def hidden(
         clients=update.clients,
         sizes=torch.ones(1),
         models=_moved(base, changes),
-        owners=update.owners,
+        row_participants=update.row_participants,
         started=started,
         mass=started if method.weighting.hard else update.mass / update.sizes,
         weights=weights,

@@ -18,14 +18,14 @@ from hcfl.errors import InputError
 from hcfl.methods import Method
 from hcfl.methods.local_models import ClusterModels
 from hcfl.models import Network
-from hcfl.tiers.participants import Evidence
+from hcfl.tiers.participants import Statistic
 
 FLOAT = torch.float32.itemsize
 
 SIDE_BY_SIDE = 3
 """Copies of a model while it is trained: its parameters, their gradients, their velocity."""
 
-VECTORS: frozenset[Evidence] = frozenset({"updates", "whole updates", "models"})
+VECTORS: frozenset[Statistic] = frozenset({"updates", "whole updates", "models"})
 """What clients are compared by, if it is what they trained."""
 
 COMPARED = 3

@@ -16,12 +16,12 @@ from hcfl.models.ensemble import embed, rows
 from hcfl.models.inputs import Scaled
 from hcfl.runs.run import Run
 from hcfl.tiers import Weights
-from hcfl.tiers.client_segments import Owners
+from hcfl.tiers.client_segments import Segments
 from hcfl.tiers.distance import prototypes
 from hcfl.tiers.gaussians import mixture_log_density
 from hcfl.tiers.weighting import uniform
 
-Evidence = Literal["labels", "prototypes", "confidence"]
+Statistic = Literal["labels", "prototypes", "confidence"]
 """What decided: labelled samples under each cluster's model; where unlabelled samples lie among the clusters'
 prototypes; or, where there are none to compare with, how sure each cluster is of its predictions."""
 
@@ -58,7 +58,7 @@ class Assignment:
     cluster: int
     """The cluster with the largest weight."""
     clusters: tuple[ClusterEvidence, ...]
-    evidence: Evidence
+    evidence: Statistic
     samples: int
     accuracy: float | None
     """With the weights found, where there are labels to measure it; each tenth with the weights of the other nine."""
@@ -105,7 +105,7 @@ def assign(run: Run, x: Tensor, labels: Tensor | None, unlabelled: bool = False)
     densities = log_densities(run.federation, run.network, server, x.to(run.federation.scaling.mean.device))
     class_shares = shares(method, server, run.federation.classes)
     seen = _Samples(log_probs, densities, class_shares, torch.arange(len(x)))
-    kind: Evidence = "labels"
+    kind: Statistic = "labels"
     if labels is not None and not unlabelled:
         weights, accuracy = seen.find(method, labels), seen.cross_fitted(method, labels)
         evidence = seen.log_likelihood(method, labels, weights)
@@ -188,7 +188,7 @@ class _Samples:
     def _log_density(self, weights: Weights) -> Tensor | None:
         if self.densities is None or weights.components is None:
             return None
-        return mixture_log_density(weights.components, self.densities[self.rows], Owners((len(self.rows),)))
+        return mixture_log_density(weights.components, self.densities[self.rows], Segments((len(self.rows),)))
 
 
 def _look(run: Run, x: Tensor) -> tuple[list[Tensor], Tensor]:
@@ -217,7 +217,7 @@ def _prototype_distances(run: Run, features: list[Tensor], labels: Tensor | None
         if labels is None:
             shared, pair = theirs.class_counts[k].sum() > 0, (seen.mean(dim=0), theirs.mean[k])
         else:
-            mine = prototypes(seen, labels, classes, Owners((len(labels),)))
+            mine = prototypes(seen, labels, classes, Segments((len(labels),)))
             held = (mine.class_counts[0] > 0) & (theirs.class_counts[k] > 0)
             shared, pair = held.any(), (mine.class_means[0, held], theirs.class_means[k, held])
         distances.append(float((1 - cosine_similarity(*pair, dim=-1)).max()) if shared else None)

@@ -17,7 +17,7 @@ from hcfl.models.ensemble import Ensemble, class_log_probs, embed
 from hcfl.models.inputs import Scaled, Scaling
 from hcfl.runs.run import Run
 from hcfl.serving.newcomers import Assignment
-from hcfl.tiers.client_segments import Owners
+from hcfl.tiers.client_segments import Segments
 from hcfl.tiers.gaussians import Gaussians, mixture_log_density
 from hcfl.tiers.weighting import one_hot
 
@@ -153,6 +153,6 @@ def probabilities(network: Network, blend: Blend, inputs: Tensor) -> Tensor:
     if (density := blend.density) is not None:
         features = embed(network, density.anchor.extractor(0), scaled)
         log_densities = density.gaussians.log_densities(density.gaussians.embed(features))
-        each = mixture_log_density(density.components, log_densities, Owners((len(inputs),)))
+        each = mixture_log_density(density.components, log_densities, Segments((len(inputs),)))
         weights = torch.softmax(weights.log() + each, dim=1)
     return mixture(class_log_probs(network, blend.models, scaled), weights.to(device)).exp().cpu()

@@ -17,8 +17,8 @@ def sums_of_runs(values: Tensor, lengths: Tensor) -> Tensor:
 
 
 @dataclass(frozen=True)
-class Owners:
-    """How many samples each of some clients has. One client alone is `Owners((n,))`."""
+class Segments:
+    """How many samples each of some clients has. One client alone is `Segments((n,))`."""
 
     sizes: tuple[int, ...]
 

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import normalize
 
-from hcfl.tiers.participants import Evidence, Participants, Prototypes
+from hcfl.tiers.participants import Participants, Prototypes, Statistic
 
 CHUNK = 1 << 24
 """Cosines at a time: pairs of clients × pairs of classes would not fit into memory."""
@@ -62,7 +62,7 @@ class Directions:
 class ConflictDistance:
     """How much two clients contradict each other: the sum over classes of their conflicts; 0 if they do not."""
 
-    needs: Evidence = "prototypes"
+    needs: Statistic = "prototypes"
 
     def between(self, participants: Participants) -> Tensor:
         """Return D from the participants' prototypes."""

@@ -12,15 +12,15 @@ from torch import Tensor
 from torch.nn.functional import normalize
 
 from hcfl.errors import InputError
-from hcfl.tiers.client_segments import Owners
-from hcfl.tiers.participants import Evidence, Participants, Prototypes
+from hcfl.tiers.client_segments import Segments
+from hcfl.tiers.participants import Participants, Prototypes, Statistic
 
 
 class Distance(Protocol):
     """A symmetric distance between participants."""
 
     @property
-    def needs(self) -> Evidence:
+    def needs(self) -> Statistic:
         """Which evidence it looks at."""
         ...
 
@@ -41,9 +41,9 @@ class Signs(Protocol):
         ...
 
 
-def prototypes(features: Tensor, labels: Tensor, classes: int, owners: Owners) -> Prototypes:
+def prototypes(features: Tensor, labels: Tensor, classes: int, segments: Segments) -> Prototypes:
     """Per-class mean features P_c with their counts, and the mean feature P_lf, of each client."""
-    sums, counts = owners.sums_by_class(features, labels, classes)
+    sums, counts = segments.sums_by_class(features, labels, classes)
     return Prototypes(
         class_means=sums / counts.clamp_min(1).unsqueeze(2),
         class_counts=counts,
@@ -112,7 +112,7 @@ class PrototypeDistance:
     principle: Literal["ASCP", "CSCP"]
     weighted: bool = True
     over_classes: Literal["max", "mean"] = "max"
-    needs: Evidence = "prototypes"
+    needs: Statistic = "prototypes"
 
     def __post_init__(self) -> None:
         if self.principle not in ("ASCP", "CSCP"):
@@ -138,7 +138,7 @@ class FeatureNormDistance:
 
     over_classes: Literal["max", "mean"] = "max"
     weighted: bool = False
-    needs: Evidence = "feature norms"
+    needs: Statistic = "feature norms"
 
     def __post_init__(self) -> None:
         _check_over_classes(self.over_classes)
@@ -173,7 +173,7 @@ class UpdateCosine:
             raise InputError(f"of = {self.of!r}: must be updates, whole updates, first updates or models")
 
     @property
-    def needs(self) -> Evidence:
+    def needs(self) -> Statistic:
         """The updates of the client's own cluster, of everything that it trains, its first one, or what it trained."""
         return self.of
 
@@ -195,7 +195,7 @@ class ParameterDistance:
     """‖θ_i − θ_j‖₂ of the trained parameters that are a client's own cluster's: FL+HC."""
 
     weighted: bool = False
-    needs: Evidence = "models"
+    needs: Statistic = "models"
 
     def between(self, participants: Participants) -> Tensor:
         """Return D from the participants' trained models."""
@@ -220,7 +220,7 @@ class PrincipalAngles:
     directions: int = 3
     angle: Literal["smallest", "mean", "sum"] = "mean"
     weighted: bool = False
-    needs: Evidence = "signatures"
+    needs: Statistic = "signatures"
 
     def __post_init__(self) -> None:
         if self.directions < 1:

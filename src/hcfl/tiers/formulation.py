@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from hcfl.errors import InputError
-from hcfl.tiers.client_segments import Owners
+from hcfl.tiers.client_segments import Segments
 
 
 class Formulation(Protocol):
@@ -106,9 +106,9 @@ class Joint:
         return log_prob if log_density is None else log_prob + log_density
 
 
-def class_counts(responsibilities: Tensor, labels: Tensor, classes: int, owners: Owners) -> Tensor:
+def class_counts(responsibilities: Tensor, labels: Tensor, classes: int, segments: Segments) -> Tensor:
     """F_{k,c} = Σ_j 1[y_j = c]·γ_jk of each client, as (clients, clusters, classes)."""
-    sums, _ = owners.sums_by_class(responsibilities, labels, classes)
+    sums, _ = segments.sums_by_class(responsibilities, labels, classes)
     return sums.transpose(1, 2).contiguous()
 
 
@@ -121,6 +121,6 @@ def class_shares(counts: Tensor, floor: float = 1e-8) -> Tensor:
     return floored / floored.sum(dim=1, keepdim=True)
 
 
-def objective(log_likelihood: Tensor, weights: Tensor, owners: Owners) -> Tensor:
+def objective(log_likelihood: Tensor, weights: Tensor, segments: Segments) -> Tensor:
     """Σ_j log Σ_k ω_ik·L_k(x_j, y_j) of each client, (clients,), from its weights (clients, clusters): eq. (1)."""
-    return owners.sum(torch.logsumexp(owners.each(weights.log()) + log_likelihood, dim=1))
+    return segments.sum(torch.logsumexp(segments.each(weights.log()) + log_likelihood, dim=1))

@@ -13,7 +13,7 @@ from statistics import NormalDist
 import torch
 from torch import Tensor
 
-from hcfl.tiers.client_segments import Owners
+from hcfl.tiers.client_segments import Segments
 
 
 @dataclass(frozen=True)
@@ -86,24 +86,24 @@ def found(moments: Moments, number: int, dimensions: int, floor: float) -> Gauss
     return Gaussians(*(part.float() for part in (origin, axes, means, variances.expand(number, -1).contiguous())))
 
 
-def component_log_joint(components: Tensor, log_densities: Tensor, owners: Owners) -> Tensor:
+def component_log_joint(components: Tensor, log_densities: Tensor, segments: Segments) -> Tensor:
     """Log ρ_ika + log N_a(z_j), (samples, clusters, Gaussians), from ρ (clients, clusters, Gaussians)."""
-    return owners.each(components.log()) + log_densities[:, None]
+    return segments.each(components.log()) + log_densities[:, None]
 
 
-def mixture_log_density(components: Tensor, log_densities: Tensor, owners: Owners) -> Tensor:
+def mixture_log_density(components: Tensor, log_densities: Tensor, segments: Segments) -> Tensor:
     """Log Σ_a ρ_ika·N_a(z_j), (samples, clusters)."""
-    return torch.logsumexp(component_log_joint(components, log_densities, owners), dim=2)
+    return torch.logsumexp(component_log_joint(components, log_densities, segments), dim=2)
 
 
-def component_responsibilities(components: Tensor, log_densities: Tensor, gamma: Tensor, owners: Owners) -> Tensor:
+def component_responsibilities(components: Tensor, log_densities: Tensor, gamma: Tensor, segments: Segments) -> Tensor:
     """γ_jka = γ_jk·ρ_ika·N_a / Σ_a' ρ_ika'·N_a', (samples, clusters, Gaussians)."""
-    return gamma[:, :, None] * torch.softmax(component_log_joint(components, log_densities, owners), dim=2)
+    return gamma[:, :, None] * torch.softmax(component_log_joint(components, log_densities, segments), dim=2)
 
 
-def component_step(components: Tensor, responsibilities: Tensor, owners: Owners) -> Tensor:
+def component_step(components: Tensor, responsibilities: Tensor, segments: Segments) -> Tensor:
     """ρ_ika = Σ_j γ_jka / Σ_j γ_jk: the M-step of each client's mixing; a cluster without mass keeps its own."""
-    mass = owners.sum(responsibilities)
+    mass = segments.sum(responsibilities)
     per_cluster = mass.sum(dim=2, keepdim=True)
     tiny = torch.finfo(mass.dtype).tiny
     return torch.where(per_cluster > tiny, mass / per_cluster.clamp_min(tiny), components)

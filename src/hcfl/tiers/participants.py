@@ -62,6 +62,6 @@ class Participants:
     """The run's, for decisions that draw."""
 
 
-Evidence = Literal["prototypes", "feature norms", "updates", "whole updates", "models", "first updates", "signatures"]
+Statistic = Literal["prototypes", "feature norms", "updates", "whole updates", "models", "first updates", "signatures"]
 """What tiers 3 and 4 can ask for. The last two are sent once and kept: how one local epoch changed the initial model,
 or what the distance itself makes of a client's data (see `Signs`)."""

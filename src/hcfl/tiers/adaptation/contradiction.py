@@ -17,7 +17,7 @@ from hcfl.tiers.adaptation.decision import (
 )
 from hcfl.tiers.adaptation.split import smaller_part
 from hcfl.tiers.conflict import Directions, contradictions, dissents
-from hcfl.tiers.participants import Evidence, Participants
+from hcfl.tiers.participants import Participants, Statistic
 
 
 @dataclass(frozen=True)
@@ -38,7 +38,7 @@ class SplitOnContradiction:
     rule: SoftRule = "lean"
     adaptive: bool = True
     uses_distance: bool = True
-    needs: Evidence | None = "prototypes"
+    needs: Statistic | None = "prototypes"
 
     def __post_init__(self) -> None:
         if not self.rho > 0:

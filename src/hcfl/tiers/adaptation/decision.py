@@ -6,7 +6,7 @@ from typing import Literal, Protocol
 import torch
 from torch import Tensor
 
-from hcfl.tiers.participants import Evidence, Participants
+from hcfl.tiers.participants import Participants, Statistic
 
 SoftRule = Literal["halve", "lean", "one-hot", "uniform"]
 """What a split does to soft weights: halve them between the two parts ("SCWU"), let members lean to their part, make
@@ -72,7 +72,7 @@ class Adaptation(Protocol):
         ...
 
     @property
-    def needs(self) -> Evidence | None:
+    def needs(self) -> Statistic | None:
         """Which evidence it looks at itself, beside the distance."""
         ...
 
@@ -87,7 +87,7 @@ class Fixed:
 
     adaptive: bool = False
     uses_distance: bool = False
-    needs: Evidence | None = None
+    needs: Statistic | None = None
 
     def decide(self, participants: Participants, distance: Tensor | None, occupied: Tensor) -> Decision:
         """Change nothing."""

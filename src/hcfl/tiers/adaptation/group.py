@@ -16,7 +16,7 @@ from torch.nn.functional import normalize
 from hcfl import rng
 from hcfl.errors import InputError
 from hcfl.tiers.adaptation.decision import Decision, SplitDecision, moves
-from hcfl.tiers.participants import Evidence, Participants
+from hcfl.tiers.participants import Participants, Statistic
 
 Labels = NDArray[np.int64]
 
@@ -35,7 +35,7 @@ class HierarchicalOnce:
     linkage: Literal["average", "complete", "single"] = "average"
     adaptive: bool = True
     uses_distance: bool = True
-    needs: Evidence | None = None
+    needs: Statistic | None = None
 
     def __post_init__(self) -> None:
         if not self.threshold > 0:
@@ -98,7 +98,7 @@ class DecomposedCosineGroups:
     groups: int = 3
     adaptive: bool = True
     uses_distance: bool = False
-    needs: Evidence | None = "first updates"
+    needs: Statistic | None = "first updates"
 
     def __post_init__(self) -> None:
         _at_least_two(self.groups)
@@ -128,7 +128,7 @@ class KMeansOnce:
     groups: int = 3
     adaptive: bool = True
     uses_distance: bool = False
-    needs: Evidence | None = "models"
+    needs: Statistic | None = "models"
 
     def __post_init__(self) -> None:
         _at_least_two(self.groups)
@@ -156,7 +156,7 @@ class WeightedKMeans:
     groups: int = 3
     adaptive: bool = True
     uses_distance: bool = False
-    needs: Evidence | None = "models"
+    needs: Statistic | None = "models"
 
     def __post_init__(self) -> None:
         _at_least_two(self.groups)

@@ -7,7 +7,7 @@ from torch import Tensor
 
 from hcfl.errors import InputError
 from hcfl.tiers.adaptation.decision import Decision, MergeDecision
-from hcfl.tiers.participants import Evidence, Participants
+from hcfl.tiers.participants import Participants, Statistic
 
 
 @dataclass(frozen=True)
@@ -20,7 +20,7 @@ class MergeSimilar:
     tau: float = 0.1
     adaptive: bool = True
     uses_distance: bool = True
-    needs: Evidence | None = None
+    needs: Statistic | None = None
 
     def __post_init__(self) -> None:
         if not -1 <= self.tau <= 1:

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from hcfl.errors import InputError
 from hcfl.tiers.adaptation.decision import Decision, SoftRule, cluster_blocks
-from hcfl.tiers.participants import Evidence, Participants
+from hcfl.tiers.participants import Participants, Statistic
 
 
 @dataclass(frozen=True)
@@ -27,7 +27,7 @@ class SplitAndRemove:
     uniform: bool = False
     adaptive: bool = True
     uses_distance: bool = True
-    needs: Evidence | None = None
+    needs: Statistic | None = None
 
     def __post_init__(self) -> None:
         if not self.rho > 0:
@@ -76,7 +76,7 @@ class SplitWhenStationary:
     lost_ids: bool = False
     adaptive: bool = True
     uses_distance: bool = True
-    needs: Evidence | None = "whole updates"
+    needs: Statistic | None = "whole updates"
 
     def __post_init__(self) -> None:
         for name in ("tol1", "tol2"):
@@ -114,7 +114,7 @@ class SplitBySpectrum:
     from_start: bool = False
     adaptive: bool = True
     uses_distance: bool = True
-    needs: Evidence | None = None
+    needs: Statistic | None = None
 
     def __post_init__(self) -> None:
         if not 0 < self.alpha0 < 1:

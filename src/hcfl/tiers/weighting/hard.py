@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from hcfl.tiers.client_segments import Owners
+from hcfl.tiers.client_segments import Segments
 from hcfl.tiers.weighting.weights import Seen, Weights, best_cluster, hard_weights, one_hot, own_or_best
 
 
@@ -15,14 +15,14 @@ class Single:
 
     hard: bool = True
 
-    def start(self, client: Tensor, owners: Owners) -> Weights:
+    def start(self, client: Tensor, segments: Segments) -> Weights:
         """All mass on the only cluster."""
         return Weights(client)
 
     def e_step(self, weights: Weights, seen: Seen) -> tuple[Weights, Tensor]:
         """Keep the only cluster."""
-        ones = seen.log_likelihood.new_ones(len(seen.owners), 1)
-        return Weights(ones), seen.owners.each(ones)
+        ones = seen.log_likelihood.new_ones(len(seen.segments), 1)
+        return Weights(ones), seen.segments.each(ones)
 
     def newcomer(self, weights: Tensor, seen: Seen) -> Tensor:
         """Keep the only cluster."""
@@ -39,7 +39,7 @@ class HardByLoss:
     zero_empty: bool = False
     hard: bool = True
 
-    def start(self, client: Tensor, owners: Owners) -> Weights:
+    def start(self, client: Tensor, segments: Segments) -> Weights:
         """Nothing is chosen yet."""
         return Weights(client)
 
@@ -64,7 +64,7 @@ class HardByParameters:
     zero_empty: bool = False
     hard: bool = True
 
-    def start(self, client: Tensor, owners: Owners) -> Weights:
+    def start(self, client: Tensor, segments: Segments) -> Weights:
         """Nothing is chosen yet."""
         return Weights(client)
 
@@ -90,7 +90,7 @@ class Assigned:
 
     hard: bool = True
 
-    def start(self, client: Tensor, owners: Owners) -> Weights:
+    def start(self, client: Tensor, segments: Segments) -> Weights:
         """Take the server's rows."""
         return Weights(client)
 
@@ -112,7 +112,7 @@ class ByLabelDistribution:
 
     hard: bool = True
 
-    def start(self, client: Tensor, owners: Owners) -> Weights:
+    def start(self, client: Tensor, segments: Segments) -> Weights:
         """Nothing is chosen yet."""
         return Weights(client)
 

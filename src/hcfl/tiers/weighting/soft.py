@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from hcfl.errors import InputError
-from hcfl.tiers.client_segments import Owners
+from hcfl.tiers.client_segments import Segments
 from hcfl.tiers.weighting.weights import Seen, Weights, best_cluster, hard_weights, one_hot, responsibilities
 
 
@@ -16,18 +16,18 @@ class SoftEM:
 
     hard: bool = False
 
-    def start(self, client: Tensor, owners: Owners) -> Weights:
+    def start(self, client: Tensor, segments: Segments) -> Weights:
         """Take the server's rows."""
         return Weights(client)
 
     def e_step(self, weights: Weights, seen: Seen) -> tuple[Weights, Tensor]:
         """One client-wise EM step."""
-        gamma = responsibilities(seen.owners.each(weights.client), seen.log_likelihood)
-        return Weights(seen.owners.mean(gamma)), gamma
+        gamma = responsibilities(seen.segments.each(weights.client), seen.log_likelihood)
+        return Weights(seen.segments.mean(gamma)), gamma
 
     def newcomer(self, weights: Tensor, seen: Seen) -> Tensor:
         """One client-wise EM step."""
-        return seen.owners.mean(responsibilities(seen.owners.each(weights), seen.log_likelihood))
+        return seen.segments.mean(responsibilities(seen.segments.each(weights), seen.log_likelihood))
 
 
 @dataclass(frozen=True)
@@ -45,21 +45,21 @@ class SampleWiseEM:
         if not 0 <= self.mu <= 1:
             raise InputError(f"mu = {self.mu}: must lie between 0 and 1")
 
-    def start(self, client: Tensor, owners: Owners) -> Weights:
+    def start(self, client: Tensor, segments: Segments) -> Weights:
         """Take the server's row for a client and for each of its samples."""
-        return Weights(client, owners.each(client))
+        return Weights(client, segments.each(client))
 
     def e_step(self, weights: Weights, seen: Seen) -> tuple[Weights, Tensor]:
         """One EM step, all terms from the weights at the start of the round."""
         assert weights.sample is not None
         gamma = responsibilities(weights.sample, seen.log_likelihood)  # (3)
         client = self.newcomer(weights.client, seen)  # (4)
-        sample = self.mu * gamma + (1 - self.mu) * seen.owners.each(client)  # (5)
+        sample = self.mu * gamma + (1 - self.mu) * seen.segments.each(client)  # (5)
         return replace(weights, client=client, sample=sample), gamma
 
     def newcomer(self, weights: Tensor, seen: Seen) -> Tensor:
         """One client-wise EM step: ω̃ never depends on the sample-wise weights."""
-        return seen.owners.mean(responsibilities(seen.owners.each(weights), seen.log_likelihood))
+        return seen.segments.mean(responsibilities(seen.segments.each(weights), seen.log_likelihood))
 
 
 @dataclass(frozen=True)
@@ -79,7 +79,7 @@ class SoftCounts:
         if not 0 < self.floor < 1:
             raise InputError(f"floor = {self.floor}: must lie between 0 and 1")
 
-    def start(self, client: Tensor, owners: Owners) -> Weights:
+    def start(self, client: Tensor, segments: Segments) -> Weights:
         """Take the server's rows."""
         return Weights(client)
 
@@ -87,7 +87,7 @@ class SoftCounts:
         """Count again when it is time to; a client that was never counted, at once."""
         gamma = one_hot(seen.log_likelihood.argmax(dim=1), seen.log_likelihood.shape[1]).to(seen.log_likelihood)
         due = (seen.round - 1) % self.period == 0
-        shares = seen.owners.mean(gamma).clamp_min(self.floor)
+        shares = seen.segments.mean(gamma).clamp_min(self.floor)
         counted = shares / shares.sum(dim=1, keepdim=True)
         return replace(weights, client=torch.where(seen.new | due, counted, weights.client)), gamma
 
@@ -111,14 +111,14 @@ class FuzzyCMeans:
         if not 1 < self.fuzzifier <= 10:
             raise InputError(f"fuzzifier = {self.fuzzifier}: must be greater than 1 and at most 10")
 
-    def start(self, client: Tensor, owners: Owners) -> Weights:
+    def start(self, client: Tensor, segments: Segments) -> Weights:
         """Nothing is known yet."""
         return Weights(client)
 
     def e_step(self, weights: Weights, seen: Seen) -> tuple[Weights, Tensor]:
         """Keep the memberships that the last training gave."""
         client = torch.where(seen.new, self.newcomer(weights.client, seen), weights.client)
-        return replace(weights, client=client), seen.owners.each(client)
+        return replace(weights, client=client), seen.segments.each(client)
 
     def settle(self, weights: Weights, distances: Tensor) -> Weights:
         """Return memberships by distance; all of it where a centre is met exactly."""

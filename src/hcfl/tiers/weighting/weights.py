@@ -7,7 +7,7 @@ from typing import Protocol, runtime_checkable
 import torch
 from torch import Tensor
 
-from hcfl.tiers.client_segments import Owners
+from hcfl.tiers.client_segments import Segments
 
 
 @dataclass(frozen=True)
@@ -33,11 +33,11 @@ class Weights:
             torch.cat(components) if components else None,
         )
 
-    def split(self, owners: Owners) -> list["Weights"]:
+    def split(self, segments: Segments) -> list["Weights"]:
         """Return each client's weights, as a group of one that shares no memory with the others."""
-        absent = [None] * len(owners)
+        absent = [None] * len(segments)
         clients = _copies(torch.split(self.client, 1))
-        samples = absent if self.sample is None else _copies(owners.split(self.sample))
+        samples = absent if self.sample is None else _copies(segments.split(self.sample))
         components = absent if self.components is None else _copies(torch.split(self.components, 1))
         return [Weights(*parts) for parts in zip(clients, samples, components, strict=True)]
 
@@ -53,7 +53,7 @@ class Seen:
 
     log_likelihood: Tensor
     """log L_k(x_j, y_j), (samples, clusters); −∞ for clusters that a sample's client does not look at."""
-    owners: Owners
+    segments: Segments
     """Whose samples these are."""
     class_mix: Tensor
     """p_i(y), the clients' own class shares, (clients, classes)."""
@@ -66,7 +66,7 @@ class Seen:
     @property
     def new(self) -> Tensor:
         """`first` as a column beside the clients' weights, (clients, 1)."""
-        first = torch.ones(len(self.owners), dtype=torch.bool) if self.first is None else self.first
+        first = torch.ones(len(self.segments), dtype=torch.bool) if self.first is None else self.first
         return first.to(self.log_likelihood.device).unsqueeze(1)
 
 
@@ -78,7 +78,7 @@ class Weighting(Protocol):
         """Whether every client belongs to exactly one cluster."""
         ...
 
-    def start(self, client: Tensor, owners: Owners) -> Weights:
+    def start(self, client: Tensor, segments: Segments) -> Weights:
         """Return the weights of clients that take part for the first time, from the server's rows for them."""
         ...
 
@@ -118,13 +118,13 @@ def responsibilities(weights: Tensor, log_likelihood: Tensor) -> Tensor:
 
 def best_cluster(seen: Seen) -> Tensor:
     """Return the cluster with the lowest mean loss over each client's samples, (clients,)."""
-    return seen.owners.mean(seen.log_likelihood).argmax(dim=1)
+    return seen.segments.mean(seen.log_likelihood).argmax(dim=1)
 
 
 def hard_weights(cluster: Tensor, seen: Seen) -> tuple[Weights, Tensor]:
     """Return weights with all mass on one cluster for each client (clients,), and the same for its samples."""
     weights = one_hot(cluster, seen.log_likelihood.shape[1]).to(seen.log_likelihood)
-    return Weights(weights), seen.owners.each(weights)
+    return Weights(weights), seen.segments.each(weights)
 
 
 def own_or_best(weights: Weights, seen: Seen) -> Tensor:
