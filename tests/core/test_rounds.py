@@ -9,7 +9,7 @@ from torch.testing import assert_close
 
 from hcfl.core import rounds, server
 from hcfl.core.client import take_part
-from hcfl.core.cluster_log import follow, missed_split
+from hcfl.core.cluster_log import Split, follow, missed_split
 from hcfl.core.lost_ids import hidden, lists_of
 from hcfl.core.sgd import LocalSGD
 from hcfl.core.state import ClientState, Update
@@ -19,6 +19,7 @@ from hcfl.errors import InputError
 from hcfl.methods import METHODS, Method, build
 from hcfl.methods.local_models import ClusterModels, OwnModel
 from hcfl.models.ensemble import Ensemble, class_log_probs, forward
+from hcfl.runs.progress import describe_change
 from hcfl.tiers import (
     ByLabelDistribution,
     Conditional,
@@ -281,6 +282,8 @@ def test_no_newcomer_joins_a_client_that_was_lost(four_groups):
     state, _ = play(four_groups, method, 6)
     lonely = hidden(state.server)
     assert lonely.any()
+    alone = [change for change in state.server.changes if isinstance(change, Split) and change.rule == "alone"]
+    assert describe_change(alone[0]) == f"client {alone[0].second[0]} left alone, as cluster {alone[0].child}"
     for newcomer in state.newcomers:
         assert float(newcomer.client[0, lonely].sum()) == 0
         assert float(newcomer.client.sum()) == 1

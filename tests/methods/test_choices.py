@@ -62,7 +62,7 @@ def test_every_choice_has_a_name():
         ("formulation", "correlation(floor=-1)", "floor = -1.0: must be greater than 0"),
         ("formulation", "conditional(gaussians=2)", "there is no setting gaussians"),
         ("formulation", "joint(gaussians=2.5)", "gaussians = 2.5: should be a valid integer"),
-        ("distance", "update-cosine(of=gradients)", "of = 'gradients': should be 'updates', 'whole updates', 'first updates' or 'models'"),
+        ("distance", "update-cosine(of=gradients)", "of = 'gradients': should be 'updates', 'whole updates', 'first"),
         ("local", "own-model(kept=maybe)", "kept = 'maybe': should be a valid boolean"),
         ("local", "cluster-models(kept=true)", "there is no setting kept"),
         ("adaptation", "fixed(uses_distance=true)", "there is no setting uses_distance; it has no settings"),

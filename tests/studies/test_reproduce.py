@@ -98,6 +98,24 @@ def test_the_paper_s_numbers_are_looked_up_by_row_and_column():
     assert {paper_tables.paper_value(table, row, table.columns[0], "val") for row in published} == {61.55}
 
 
+def test_the_paper_s_rows_do_what_the_code_behind_its_numbers_does():
+    wanted = {
+        "ifca": {"zero_empty": True},
+        "fesem": {"zero_empty": True, "independent_start": True},
+        "icfl": {"cosine_of": "parameters"},
+    }
+    found = set()
+    for name in paper_tables.names():
+        for row in paper_tables.load(name).rows:
+            method = dict(row.settings["method"])
+            if "as published" in row.label:
+                assert (method["max_coordinate"], method["lost_ids"]) == (True, True)
+            switches = wanted.get(method["name"], {})
+            assert {key: method.get(key) for key in switches} == switches, (name, row.label)
+            found |= {method["name"]}
+    assert set(wanted) < found
+
+
 def test_best_rounds_and_one_round_for_all():
     result = {"val": [0.1, 0.5, 0.3], "test": [0.4, 0.2, 0.3], "clusters": [1, 4, 3], "memory_mb": 7}
     shown = {

@@ -14,6 +14,8 @@ from hcfl.runs.loop import OnRound
 
 def describe_change(change: Change) -> str:
     """Return what just happened to the clusters, in words."""
+    if isinstance(change, Split) and change.rule == "alone":
+        return f"client {change.second[0]} left alone, as cluster {change.child}"
     if isinstance(change, Split):
         return (
             f"cluster {change.parent} split {len(change.first)} | {len(change.second)}, new cluster {change.child} "
