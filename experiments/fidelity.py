@@ -3,6 +3,7 @@
     python experiments/fidelity.py --device cuda --workers 2   # full runs; goes on where it was interrupted
     python experiments/fidelity.py --tables                    # the tables of docs/fidelity.md
     python experiments/fidelity.py --tables --picture docs/images/fidelity.png --frontier docs/images/frontier.png
+    python experiments/fidelity.py --plan experiments/trials.yaml --out experiments/results/trials --tables --one-table
     python experiments/fidelity.py --plan experiments/digits.yaml --device cpu --out runs/digits   # on digits, on a CPU
 
 Every run is a small folder (configuration, metrics, events, summary); full runs are kept in experiments/results.
@@ -24,6 +25,7 @@ from hcfl.config import Config
 from hcfl.config.yaml_files import read_yaml
 from hcfl.report import plots
 from hcfl.runs import folder as run_folder
+from hcfl.runs.tables import summarise
 from hcfl.studies import paper_tables, reproduce
 from hcfl.studies.paper_tables import Column, Row, Table
 
@@ -32,6 +34,9 @@ COLOURS = colormaps["tab20"].colors
 MARKERS = "osD^vP*X"
 Point = tuple[float, float, float]
 """Val, Test and K."""
+
+ENOUGH_ROUNDS = 20
+"""An interrupted run is shown from this round on."""
 
 
 @dataclass(frozen=True)
@@ -78,21 +83,31 @@ def by_row(study: Study, runs: Iterable[tuple[str, reproduce.Task]]) -> dict[str
 
 
 def summaries(tasks: Sequence[reproduce.Task]) -> list[dict[str, Any]]:
-    """Return what finished runs ended with."""
-    return [json.loads((task.folder / run_folder.SUMMARY).read_text(encoding="utf-8")) for task in tasks if task.done]
+    """Return what runs ended with; of an interrupted run, what it had found up to its last complete round."""
+    found = []
+    for task in tasks:
+        if task.done:
+            found.append(json.loads((task.folder / run_folder.SUMMARY).read_text(encoding="utf-8")))
+        elif (task.folder / run_folder.METRICS).exists():
+            rows = run_folder.rows(task.folder, run_folder.METRICS)
+            if len(rows) >= ENOUGH_ROUNDS:
+                found.append(summarise(task.config.method.name, task.config, None, rows))
+    return found
 
 
-def lines(study: Study, wanted: dict[str, list[reproduce.Task]]) -> Iterator[str]:
-    """Return a study as Markdown; in brackets what the paper prints."""
-    yield f"### {study.title}"
-    yield ""
-    yield "| method | seeds | Val, best | Test, best | Test at best Val | K | K, most | ARI, affected |"
-    yield "|---|---|---|---|---|---|---|---|"
+HEAD = (
+    "seeds | rounds | Val, best | Test, best | Test at best Val | K | K, most | ARI, affected |",
+    "---|---|---|---|---|---|---|---|",
+)
+
+
+def rows(study: Study, wanted: dict[str, list[reproduce.Task]]) -> Iterator[tuple[str, str]]:
+    """Return the name of each row of a study, and its cells as Markdown; in brackets what the paper prints."""
     for row, tasks in wanted.items():
-        there = summaries(tasks)
+        found = summaries(tasks)
 
         def cell(key: str, scale: float = 1.0, digits: int = 1, paper: str | None = None) -> str:
-            values = [scale * summary[key] for summary in there if summary[key] is not None]  # noqa: B023
+            values = [scale * summary[key] for summary in found if summary[key] is not None]  # noqa: B023
             spread = f" ± {stdev(values):.{digits}f}" if len(values) > 1 else ""
             printed = None
             if paper and study.published:
@@ -100,7 +115,11 @@ def lines(study: Study, wanted: dict[str, list[reproduce.Task]]) -> Iterator[str
             shown = f"{mean(values):.{digits}f}{spread}" if values else "–"
             return shown if printed is None else f"{shown} [{printed:g}]"
 
+        of, played = tasks[0].config.training.rounds, [summary["rounds"] for summary in found]
+        rounds = "–" if not played else f"{of}" if min(played) == of else f"{min(played)} of {of}"
         cells = [
+            f"{len(found)} of {len(tasks)}",
+            rounds,
             cell("val_best", 100, paper="val"),
             cell("test_best", 100, paper="test"),
             cell("test_at_best_val", 100),
@@ -108,7 +127,22 @@ def lines(study: Study, wanted: dict[str, list[reproduce.Task]]) -> Iterator[str
             cell("clusters_max"),
             cell("ari_affected_last", digits=2),
         ]
-        yield f"| {row} | {len(there)} of {len(tasks)} | {' | '.join(cells)} |"
+        yield row, " | ".join(cells)
+
+
+def lines(study: Study, wanted: dict[str, list[reproduce.Task]]) -> Iterator[str]:
+    """Return a study as a table in Markdown."""
+    yield from (f"### {study.title}", "", f"| method | {HEAD[0]}", f"|---|{HEAD[1]}")
+    yield from (f"| {row} | {cells} |" for row, cells in rows(study, wanted))
+    yield ""
+
+
+def one_table(studies: Sequence[tuple[Study, dict[str, list[reproduce.Task]]]]) -> Iterator[str]:
+    """Return all studies as one table; rows that have not been played are left out."""
+    yield from (f"| setting | method | {HEAD[0]}", f"|---|---|{HEAD[1]}")
+    for study, wanted in studies:
+        played = {row: tasks for row, tasks in wanted.items() if summaries(tasks)}
+        yield from (f"| {study.title} | {row} | {cells} |" for row, cells in rows(study, played))
     yield ""
 
 
@@ -118,11 +152,11 @@ def picture(study: Study, wanted: dict[str, list[reproduce.Task]]) -> Figure:
     panels = dict(zip(("val", "test", "clusters", "ari_affected"), figure.subplots(2, 2).flat, strict=True))
     titles = {"val": "Val", "test": "Test", "clusters": "K", "ari_affected": "ARI, affected clients"}
     for number, (row, tasks) in enumerate(wanted.items()):
-        if not tasks[0].done:
+        if not summaries(tasks[:1]):
             continue
-        rows = run_folder.rows(tasks[0].folder, run_folder.METRICS)
+        played = run_folder.rows(tasks[0].folder, run_folder.METRICS)
         for key, axes in panels.items():
-            points = [(entry["round"], entry[key]) for entry in rows if entry[key] is not None]
+            points = [(entry["round"], entry[key]) for entry in played if entry[key] is not None]
             axes.plot(*zip(*points, strict=True), label=row, color=COLOURS[number % len(COLOURS)], linewidth=1.2)
     for key, axes in panels.items():
         axes.set(xlabel="round", title=titles[key])
@@ -158,9 +192,9 @@ def frontier(study: Study, wanted: dict[str, list[reproduce.Task]]) -> Figure:
 
 
 def _measured(study: Study, row: str, tasks: Sequence[reproduce.Task]) -> Point | None:
-    there = summaries(tasks)
-    val, test, clusters = ([each[key] for each in there] for key in ("val_best", "test_best", "clusters_last"))
-    return (100 * mean(val), 100 * mean(test), mean(clusters)) if there else None
+    found = summaries(tasks)
+    val, test, clusters = ([each[key] for each in found] for key in ("val_best", "test_best", "clusters_last"))
+    return (100 * mean(val), 100 * mean(test), mean(clusters)) if found else None
 
 
 def _printed(study: Study, row: str, tasks: Sequence[reproduce.Task]) -> Point | None:
@@ -180,6 +214,7 @@ def main() -> None:
     parser.add_argument("--workers", type=int, default=2)
     parser.add_argument("--first", type=int, help="play only so many runs of those that are missing")
     parser.add_argument("--tables", action="store_true", help="play nothing, show what is there")
+    parser.add_argument("--one-table", action="store_true", help="show all studies as one table")
     parser.add_argument("--picture", type=Path, help="draw the curves of one study into this file")
     parser.add_argument("--frontier", type=Path, help="draw Val against Test of one study into this file")
     parser.add_argument("--of", help="which study (default: the first)")
@@ -193,8 +228,15 @@ def main() -> None:
 
         missing = [task for task in tasks.values() if not task.done]
         reproduce.run_all(missing[: options.first], options.workers, done)
+    by_study = {
+        name: by_row(study, [(row, task) for (of, row, _), task in tasks.items() if of == name])
+        for name, study in known.items()
+    }
+    if options.one_table:
+        print("\n".join(one_table([(known[name], wanted) for name, wanted in by_study.items()])))
+        return
     for name, study in known.items():
-        wanted = by_row(study, [(row, task) for (of, row, _), task in tasks.items() if of == name])
+        wanted = by_study[name]
         print("\n".join(lines(study, wanted)))
         if name == (options.of or next(iter(known))):
             for draw, file in ((picture, options.picture), (frontier, options.frontier)):

@@ -12,7 +12,14 @@ from hcfl.data import Federation
 from hcfl.errors import InputError
 from image_files import hub_folder, pictures
 
-SHIFTED = {"partition": "lda", "alpha": 1.0, "alpha_reading": "total", "corruptions": "random", "beta": 0.2}
+SHIFTED = {
+    "partition": "lda",
+    "alpha": 1.0,
+    "alpha_reading": "total",
+    "corruptions": "random",
+    "beta": 0.2,
+    "copies": 3,
+}
 
 
 @pytest.mark.parametrize(
