@@ -78,3 +78,15 @@ def test_the_readme_s_table_lists_every_method():
         first, *others = re.findall("`([^`]+)`", cell)
         names += [first, *(first.split("(")[0] + other for other in others)]
     assert names == list(METHODS)
+
+
+def test_ten_changes_need_at_most_three_files_each_and_they_exist():
+    page = (ROOT / "docs" / "design.md").read_text(encoding="utf-8")
+    table = page.partition("## To change X, open Y")[2].partition("\n## ")[0]
+    rows = [[cell.strip() for cell in line.split("|")[1:-1]] for line in table.splitlines() if line.startswith("| ")]
+    assert len(rows) == 11, "a head and ten changes"
+    for change, files, _ in rows[1:]:
+        paths = re.findall("`([^`]+)`", files)
+        assert 1 <= len(paths) <= 3, change
+        for path in paths:
+            assert (ROOT / "src" / "hcfl" / path).is_file(), f"{change}: {path}"
