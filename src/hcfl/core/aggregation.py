@@ -5,7 +5,7 @@ Every mean is one product: models × how much each counts in each average, their
 """
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 
 import torch
 from torch import Tensor
@@ -35,26 +35,41 @@ def moved(update: Update, moves: Sequence[MoveDecision]) -> Update:
     return replace(update, mass=mass)
 
 
-MEAN = Mean()
+@dataclass(frozen=True)
+class Averaging:
+    """How models become one: which average, and which of the extractor's tensors are no parameters."""
+
+    average: Average = field(default_factory=Mean)
+    buffers: frozenset[str] = NOTHING
+    """Running statistics: averaged like parameters, but never compared."""
+
+    def extractors(self, received: Params, reported: Params, mass: Tensor) -> Params:
+        """Average extractors (models, …) by mass (models, clusters); without mass, the received ones stay."""
+        return self.average.combine(received, reported, mass, self.buffers)
+
+    def heads(self, received: Params, reported: Params, mass: Tensor) -> Params:
+        """Average heads (models, …) by mass (models, clusters); without mass, the received ones stay."""
+        return self.average.combine(received, reported, mass, NOTHING)
+
+
+MEAN = Averaging()
 
 EXTRACTOR, HEAD = "extractor.", "head."
 """What names begin with where a whole model is averaged at once."""
 
 
-def aggregate(
-    received: Ensemble, update: Update, average: Average = MEAN, buffers: frozenset[str] = NOTHING
-) -> Ensemble:
+def aggregate(received: Ensemble, update: Update, averaging: Averaging = MEAN) -> Ensemble:
     """Average heads (full topology: whole models) per cluster, and a shared extractor over all participants."""
     if received.topology == "full":
-        return _whole(received, update.models, update.mass, average, buffers)
+        return _whole(received, update.models, update.mass, averaging)
     return Ensemble(
-        average.combine(received.extractors, update.models.extractors, update.sizes.unsqueeze(1), buffers),
-        average.combine(received.heads, update.models.heads, update.mass, NOTHING),
+        averaging.extractors(received.extractors, update.models.extractors, update.sizes.unsqueeze(1)),
+        averaging.heads(received.heads, update.models.heads, update.mass),
         "split",
     )
 
 
-def _whole(received: Ensemble, models: Ensemble, mass: Tensor, average: Average, buffers: frozenset[str]) -> Ensemble:
+def _whole(received: Ensemble, models: Ensemble, mass: Tensor, averaging: Averaging) -> Ensemble:
     """Average full models, each as one: how far it is from others is told by all of it."""
     old, new = (
         {
@@ -63,7 +78,7 @@ def _whole(received: Ensemble, models: Ensemble, mass: Tensor, average: Average,
         }
         for each in (received, models)
     )
-    found = average.combine(old, new, mass, frozenset(EXTRACTOR + name for name in buffers))
+    found = averaging.average.combine(old, new, mass, frozenset(EXTRACTOR + name for name in averaging.buffers))
     extractors = {name: found[EXTRACTOR + name] for name in received.extractors}
     return Ensemble(extractors, {name: found[HEAD + name] for name in received.heads}, "full")
 
@@ -74,17 +89,15 @@ def without_the_empty(ensemble: Ensemble, update: Update) -> Ensemble:
     return ensemble.map(lambda tensor: tensor * alive.to(tensor).view(-1, *(1,) * (tensor.ndim - 1)))
 
 
-def common_model(
-    received: Ensemble, update: Update, members: Tensor, average: Average = MEAN, buffers: frozenset[str] = NOTHING
-) -> Ensemble:
+def common_model(received: Ensemble, update: Update, members: Tensor, averaging: Averaging = MEAN) -> Ensemble:
     """N_i-weighted mean of every participant's model of its own cluster, as an ensemble of one."""
-    own, everybody, first = own_rows(update, members), update.sizes.unsqueeze(1), received.select([0])
+    own, sizes, first = own_rows(update, members), update.sizes.unsqueeze(1), received.select([0])
     models = update.models.select(own)
     if received.topology == "full":
-        return _whole(first, models, everybody, average, buffers)
+        return _whole(first, models, sizes, averaging)
     return Ensemble(
-        average.combine(first.extractors, models.extractors, everybody, buffers),
-        average.combine(first.heads, models.heads, everybody, NOTHING),
+        averaging.extractors(first.extractors, models.extractors, sizes),
+        averaging.heads(first.heads, models.heads, sizes),
         "split",
     )
 
@@ -124,8 +137,7 @@ def part_model(
     update: Update,
     part: Sequence[int],
     column: int,
-    average: Average = MEAN,
-    buffers: frozenset[str] = NOTHING,
+    averaging: Averaging = MEAN,
 ) -> Ensemble:
     """Average one cluster's model over a part of its clients; without participants it stays the cluster's."""
     members = set(part)
@@ -133,8 +145,8 @@ def part_model(
     mass = (update.mass[:, column] * inside).unsqueeze(1)
     parent = ensemble.select([column])
     if ensemble.topology == "full":
-        return _whole(parent, update.models, mass, average, buffers)
-    return Ensemble(ensemble.extractors, average.combine(parent.heads, update.models.heads, mass, NOTHING), "split")
+        return _whole(parent, update.models, mass, averaging)
+    return Ensemble(ensemble.extractors, averaging.heads(parent.heads, update.models.heads, mass), "split")
 
 
 def merged(ensemble: Ensemble, kept: Sequence[int], owner: Sequence[int], sizes: Tensor) -> Ensemble:

@@ -1,13 +1,12 @@
 """A decision of tier 3 carried out on the server's tables: split, move, merge, remove (spec §4, steps 3-5)."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
-from functools import partial
 
 import torch
 from torch import Tensor
 
-from hcfl.core.aggregation import MEAN, aggregate, merged, moved, part_model, with_columns
+from hcfl.core.aggregation import MEAN, Averaging, aggregate, merged, moved, part_model, with_columns
 from hcfl.core.cluster_log import (
     FIRST,
     SECOND,
@@ -24,7 +23,6 @@ from hcfl.core.cluster_log import (
 )
 from hcfl.core.lost_ids import counted_everywhere, hidden, last_lists
 from hcfl.core.state import ServerState, Update
-from hcfl.methods.robust_means import NOTHING, Average
 from hcfl.models.ensemble import Ensemble
 from hcfl.tiers import Decision, MergeDecision, MoveDecision, SplitDecision
 from hcfl.tiers.weighting import one_hot
@@ -36,21 +34,19 @@ def apply(
     decision: Decision,
     hard: bool,
     update: Update,
-    average: Average = MEAN,
-    buffers: frozenset[str] = NOTHING,
+    averaging: Averaging = MEAN,
 ) -> ServerState:
     """Carry out a decision: moves, splits, merges, then removals; `received` are the models of the round's start."""
     ids = state.clusters
     if decision.moves:
-        averaged = partial(aggregate, average=average, buffers=buffers)
-        state = _move(received, state, decision.moves, hard, update, averaged)
-    of_part = partial(part_model, average=average, buffers=buffers)
+        ensemble = aggregate(received, moved(update, decision.moves), averaging) if hard else state.ensemble
+        state = replace(_placed(state, decision.moves, hard), ensemble=ensemble)
     before = state
     for split in decision.splits:
         counts = counted_everywhere(update) if decision.lost_ids else update
-        state = _split(state, split, "move" if hard else split.rule, counts, of_part)
+        state = _split(state, split, "move" if hard else split.rule, counts, averaging)
     if decision.lost_ids and decision.splits:
-        state = _by_lists(before, state, decision.splits, update, of_part)
+        state = _by_lists(before, state, decision.splits, update, averaging)
     if decision.merges:
         state = _merge(state, decision.merges, ids)
     for column in decision.remove:
@@ -59,7 +55,7 @@ def apply(
 
 
 def _split(
-    state: ServerState, decision: SplitDecision, rule: Rule, update: Update, of_part: Callable[..., Ensemble]
+    state: ServerState, decision: SplitDecision, rule: Rule, update: Update, averaging: Averaging
 ) -> ServerState:
     change = Split(
         round=state.round,
@@ -74,7 +70,9 @@ def _split(
     )
     parts = change.parts(len(state.members))
     parent = decision.parent
-    first, second = (of_part(state.ensemble, update, part, parent) for part in (decision.first, decision.second))
+    first, second = (
+        part_model(state.ensemble, update, part, parent, averaging) for part in (decision.first, decision.second)
+    )
     counts = state.counts
     return replace(
         _changed(state, change),
@@ -92,7 +90,7 @@ def _by_lists(
     state: ServerState,
     splits: Sequence[SplitDecision],
     update: Update,
-    of_part: Callable[..., Ensemble],
+    averaging: Averaging,
 ) -> ServerState:
     """Put clients where public code of CFL has them after a split by positions, which may name anybody.
 
@@ -110,7 +108,7 @@ def _by_lists(
     for client in torch.nonzero(torn).flatten().tolist():
         if client not in last:
             alone = SplitDecision(int(state.members[client]), (), (client,), "one-hot", 0.0, 0.0, 0.0)
-            state = _split(state, alone, "alone", counted_everywhere(update), of_part)
+            state = _split(state, alone, "alone", counted_everywhere(update), averaging)
     occupied = set(state.members.tolist())
     empty = [column for column, lonely in enumerate(hidden(state).tolist()) if lonely and column not in occupied]
     for cluster in [state.clusters[column] for column in empty]:
@@ -160,19 +158,6 @@ def _merge(state: ServerState, decisions: Sequence[MergeDecision], ids: tuple[in
         counts=counts,
         changes=(*state.changes, *changes),
     )
-
-
-def _move(
-    received: Ensemble,
-    state: ServerState,
-    moves: Sequence[MoveDecision],
-    hard: bool,
-    update: Update,
-    averaged: Callable[[Ensemble, Update], Ensemble],
-) -> ServerState:
-    """Put clients into other clusters; with hard weights, models are averaged anew without them, or with them there."""
-    ensemble = averaged(received, moved(update, moves)) if hard else state.ensemble
-    return replace(_placed(state, moves, hard), ensemble=ensemble)
 
 
 def _placed(state: ServerState, moves: Sequence[MoveDecision], hard: bool) -> ServerState:

@@ -5,7 +5,15 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from hcfl.core.aggregation import aggregate, common_model, own_models, own_updates, whole_updates, without_the_empty
+from hcfl.core.aggregation import (
+    Averaging,
+    aggregate,
+    common_model,
+    own_models,
+    own_updates,
+    whole_updates,
+    without_the_empty,
+)
 from hcfl.core.apply_decision import apply
 from hcfl.core.cluster_log import placed_by
 from hcfl.core.lost_ids import counted, hidden, listed
@@ -98,14 +106,14 @@ def conclude(
     Also return the distances that tier 3 decided by, where it does.
     """
     after = record(state, update)
-    average, buffers = method.aggregation, network.buffers
+    averaging = Averaging(method.aggregation, network.buffers)
     table = listed(after)[list(update.clients)] if method.loses_ids else None
-    ensemble = aggregate(state.ensemble, update if table is None else counted(update, table), average, buffers)
+    ensemble = aggregate(state.ensemble, update if table is None else counted(update, table), averaging)
     if isinstance(method.weighting, HardByLoss | HardByParameters) and method.weighting.zero_empty:
         ensemble = without_the_empty(ensemble, update)
     common, ids = state.common, list(update.clients)
     if common is not None:
-        common = common_model(state.ensemble, update, after.members[ids], average, buffers)
+        common = common_model(state.ensemble, update, after.members[ids], averaging)
     after = replace(
         after,
         ensemble=ensemble,
@@ -118,7 +126,7 @@ def conclude(
     wait = seen.round <= method.warm_up
     decision = Decision() if wait else method.adaptation.decide(seen, distance, _occupied(method, after))
     decided_by = None if distance is None else Distances(seen.clients, distance)
-    return apply(state.ensemble, after, decision, method.weighting.hard, update, average, buffers), decided_by
+    return apply(state.ensemble, after, decision, method.weighting.hard, update, averaging), decided_by
 
 
 def _estimate(method: Method, state: ServerState, update: Update) -> densities.Gaussians | None:
