@@ -85,7 +85,7 @@ def main() -> None:
     for phase, (module, name) in PHASES.items():
         for owner in (Batched,) if module is None else (module,):
             setattr(owner, name, clock.timed(phase, getattr(owner, name)))
-    client.take_part.__defaults__ = (clock.timed("local training", client.train),)
+    client.take_part.__defaults__ = (clock.timed("local training", client.train), None)
     state, total = prepared.state, 0.0
     with matrix_products(rounded=options.precision != "fp32"):
         for number in range(options.rounds + 2):

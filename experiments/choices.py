@@ -8,7 +8,7 @@ Runs that are already in the output folder are not repeated.
 
 import argparse
 import shutil
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -18,8 +18,9 @@ from torch import Tensor, nn
 
 from hcfl import methods
 from hcfl.config import from_flat
-from hcfl.core.setting import Setting
-from hcfl.core.state import Broadcast, ClientState, Update
+from hcfl.core.setting import RoundTask
+from hcfl.core.state import ClientState, Update
+from hcfl.engines import Sequential
 from hcfl.launch import execute
 from hcfl.methods import Method
 from hcfl.models import Builder, Network, Pair, Params
@@ -82,14 +83,12 @@ class BatchStatistics(Network):
 class OwnStatistics:
     """One client after another, each looking at its data with its own statistics; they train as ever."""
 
-    def execute(
-        self, setting: Setting, broadcast: Broadcast, participants: Sequence[int], states: Mapping[int, ClientState]
-    ) -> tuple[Update, list[ClientState]]:
+    def execute(self, task: RoundTask) -> tuple[Update, list[ClientState]]:
         """Replace the network for what clients do; evaluation keeps the running ones."""
-        network = BatchStatistics(setting.network.extractor, setting.network.head, setting.network.half)
-        own = replace(setting, network=network)
-        done = [own.take_part([client], broadcast, states) for client in participants]
-        return Update.join([update for update, _ in done]), [state for _, kept in done for state in kept]
+        received = task.setting.network
+        network = BatchStatistics(received.extractor, received.head, received.half)
+        own = replace(task, setting=replace(task.setting, network=network))
+        return Sequential().execute(own)
 
 
 def normalised(shape: tuple[int, ...], classes: int) -> Pair:

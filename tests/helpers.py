@@ -5,8 +5,11 @@ from dataclasses import replace
 import numpy as np
 from torch.testing import assert_close
 
+from hcfl.config import AdmissionConfig, Config, TrainingConfig
 from hcfl.core import rounds
-from hcfl.core.setting import Setting
+from hcfl.core.client import take_part
+from hcfl.core.local_plan import train
+from hcfl.core.setting import RoundTask, Setting
 from hcfl.core.sgd import LocalSGD
 from hcfl.engines import Sequential
 from hcfl.models import MODELS
@@ -31,11 +34,40 @@ def start(federation, method, seed=0):
     return initialise(MODELS["mlp"], shape, classes, method.topology, clusters, seed, identical)
 
 
+def local_sgd(batch=128, epochs=1, proximal=0.0, **changes) -> LocalSGD:
+    """How clients train, with the configuration's defaults."""
+    return replace(LocalSGD.of(TrainingConfig(batch=batch, epochs=epochs)), proximal=proximal, **changes)
+
+
+def setting_of(federation, method, network, engine=None, sgd=None, **changes) -> Setting:
+    """A setting with the configuration's defaults."""
+    config = Config()
+    chosen = Setting(
+        federation=federation,
+        method=method,
+        network=network,
+        engine=engine or Sequential(),
+        sgd=sgd or local_sgd(),
+        admission=AdmissionConfig(),
+        participation=config.training.participation,
+        newcomers=config.evaluation.newcomers,
+        plain_newcomers=config.evaluation.plain_newcomers,
+        evaluate_every=config.evaluation.evaluate_every,
+        seed=0,
+    )
+    return replace(chosen, **changes)
+
+
 def setting(federation, method, **changes) -> Setting:
     """Small steps that a test can afford."""
     network, _ = start(federation, method)
-    sgd = LocalSGD(lr=0.1, batch=16, epochs=2)
-    return replace(Setting(federation, method, network, Sequential(), sgd), **changes)
+    return setting_of(federation, method, network, sgd=local_sgd(lr=0.1, batch=16, epochs=2), **changes)
+
+
+def take_part_with(method, network, sgd, data, broadcast, clients, states, seed=0, trainer=train):
+    """What some clients do in a round with data that are in no federation."""
+    chosen = setting_of(None, method, network, sgd=sgd, seed=seed)
+    return take_part(RoundTask(chosen, broadcast, clients, states), trainer, data)
 
 
 def play(federation, method, number=3, **changes):

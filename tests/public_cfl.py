@@ -9,6 +9,8 @@ from sklearn.cluster import AgglomerativeClustering
 
 from hcfl.core import server
 from hcfl.core.aggregation import own_parameters
+from hcfl.core.client import take_part
+from hcfl.core.setting import RoundTask
 from hcfl.methods import build
 from hcfl.models.ensemble import Ensemble
 
@@ -38,7 +40,7 @@ def play_public(setting, start: Ensemble, tol1: float, tol2: float, rounds: int)
     state = server.begin(local, models, len(clients), federation.classes)
     for _ in range(rounds):
         message = server.broadcast(local, replace(state, ensemble=models), federation.classes)
-        update, after = setting.take_part(clients, message, states)
+        update, after = take_part(RoundTask(setting, message, clients, states))
         states, state = dict(zip(clients, after, strict=True)), replace(state, round=state.round + 1)
         trained = own_parameters(network, update.models)
         updates = (trained - own_parameters(network, models)).double().numpy()

@@ -1,18 +1,21 @@
 """What is let in and what is not, on updates made by hand; taking participants out of an update."""
 
 from dataclasses import fields, replace
+from types import SimpleNamespace
 
 import pytest
 import torch
 
+from hcfl.config import AdmissionConfig
 from hcfl.core import rounds, server
 from hcfl.core.admission import Asked, only, problem_with, refusals, unlike
 from hcfl.core.client import take_part
+from hcfl.core.setting import RoundTask
 from hcfl.core.state import Missing, Update
 from hcfl.methods import build
 from hcfl.models.ensemble import Ensemble
 from hcfl.tiers import Prototypes
-from helpers import setting, start
+from helpers import setting, setting_of, start
 from values import same as same_value
 
 RECEIVED = Ensemble({"e": torch.ones(1, 2), "var": torch.ones(1, 2)}, {"h": torch.ones(2, 3)}, "split")
@@ -44,7 +47,11 @@ ANNOUNCED = [0, 0, 6, 0, 0, 10, 0, 4]
 
 
 def found(update, longest=10.0, announced=ANNOUNCED):
-    return refusals(update, RECEIVED, announced, frozenset({"var"}), longest)
+    federation = SimpleNamespace(train=[range(samples) for samples in announced])
+    network, admission = SimpleNamespace(buffers=frozenset({"var"})), AdmissionConfig(longest_model=longest)
+    chosen = setting_of(federation, None, network, admission=admission)
+    task = RoundTask(chosen, SimpleNamespace(ensemble=RECEIVED), update.clients, {})
+    return {client: refusal.text for client, refusal in refusals(task, update).items()}
 
 
 def second(tensor, value, row=1):
@@ -182,8 +189,7 @@ def test_an_update_without_some_is_what_the_others_send(planted, name):
     message = server.broadcast(method, rounds.begin(chosen, ensemble).server, planted.classes)
 
     def sent(clients):
-        data = planted.local_data(clients)
-        return take_part(method, chosen.network, chosen.sgd, data, message, clients, {}, 0)[0]
+        return take_part(RoundTask(chosen, message, clients, {}))[0]
 
     parts = Update.join([sent([client]) for client in (1, 4, 6, 9)])
     kept = only(parts, torch.tensor([True, False, True, False]))

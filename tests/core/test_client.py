@@ -10,10 +10,10 @@ from torch.nn.functional import cross_entropy
 from torch.testing import assert_close
 
 from hcfl import rng
-from hcfl.core.client import catch_up, class_mix, looked_at, must_look, parameter_distances, placed, take_part
+from hcfl.core.client import catch_up, class_mix, looked_at, must_look, parameter_distances, placed
 from hcfl.core.cluster_log import Removal, Split
 from hcfl.core.local_plan import train
-from hcfl.core.sgd import LocalSGD, shuffle, train_extractor, train_heads
+from hcfl.core.sgd import Supervision, shuffle, train_extractor, train_heads
 from hcfl.core.state import Broadcast, ClientState, Update
 from hcfl.data.local_data import LocalData
 from hcfl.methods import Method, build
@@ -38,8 +38,9 @@ from hcfl.tiers import (
 from hcfl.tiers.client_segments import Segments
 from hcfl.tiers.formulation import class_counts, objective
 from hcfl.tiers.gaussians import feature_moments, found, mixture_log_density
+from helpers import local_sgd, take_part_with
 
-SGD = LocalSGD(lr=0.1, batch=8)
+SGD = local_sgd(lr=0.1, batch=8)
 
 
 def data(samples=20, seed=0) -> LocalData:
@@ -50,7 +51,7 @@ def data(samples=20, seed=0) -> LocalData:
 def alone(method, network, sgd, mine, broadcast, client, state, seed):
     """The round of one client, as a group of one."""
     states = {} if state is None else {client: state}
-    update, (after,) = take_part(method, network, sgd, mine, broadcast, [client], states, seed)
+    update, (after,) = take_part_with(method, network, sgd, mine, broadcast, [client], states, seed)
     return update, after
 
 
@@ -264,7 +265,7 @@ def test_dropout_is_seeded_and_the_round_s_and_the_client_s_own():
 def test_a_hard_client_trains_its_own_model_with_all_of_its_weight(name):
     method, network, broadcast = message(name, 2)
     state = ClientState(0, (0, 1), Weights(torch.tensor([[0.0, 1.0]])))
-    sgd = LocalSGD(lr=0.1, weight_decay=0.0)
+    sgd = local_sgd(lr=0.1, weight_decay=0.0)
     update, _ = alone(method, network, sgd, data(), broadcast, 7, state, seed=0)
     assert update.started.tolist() == [[0.0, 1.0]]
     assert (update.models.heads["weight"][0] - broadcast.ensemble.heads["weight"][1]).norm() > 0.01
@@ -275,7 +276,7 @@ def test_the_extractor_is_trained_with_the_heads_as_they_are_after_training():
     update, _ = alone(method, network, SGD, data(), broadcast, 7, None, seed=0)
     extractor, heads, mine = broadcast.ensemble.extractor(0), update.models.heads, data()
     gamma, batches = torch.ones(20, 1), batches_of(1, 7)
-    expected = train_extractor(network, extractor, heads, mine.inputs, mine.labels, gamma, batches, SGD)
+    expected = train_extractor(network, extractor, heads, mine.inputs, Supervision(mine.labels, gamma, batches, SGD))
     assert_close(update.models.extractors["1.weight"][0], expected["1.weight"])
 
 
@@ -413,7 +414,7 @@ def test_nobody_looks_at_data_that_tell_nothing_and_then_there_is_no_objective(m
     method = build("cfl")
     network, sent = sent_to(method, 2)
     sent, mine = replace(sent, weights=weights), several((5, 6))
-    mixed, _ = take_part(method, network, SGD, mine, sent, [0, 1], {}, seed=0)
+    mixed, _ = take_part_with(method, network, SGD, mine, sent, [0, 1], {}, seed=0)
     assert mixed.objective is None
     unplaced, _ = alone(method, network, SGD, data(), sent, 1, None, seed=0)
     assert unplaced.objective.shape == (1,)
@@ -441,7 +442,7 @@ def test_a_kept_head_is_trained_on_the_features_of_the_extractor_that_was_kept_w
     update, _ = alone(method, network, SGD, data(), replace(broadcast, round=2), 7, state, seed=0)
     features = network.embed(own.extractor(0), data().inputs).detach()
     gamma, batches = torch.ones(20, 1), batches_of(2, 7)
-    expected = train_heads(network, own.heads, features, data().labels, gamma, batches, SGD, own.heads)
+    expected = train_heads(network, own.heads, features, Supervision(data().labels, gamma, batches, SGD), own.heads)
     assert_close(update.models.heads["weight"], expected["weight"])
 
 
@@ -544,7 +545,7 @@ def per_sample(update) -> Update:
 def check_group(method, network, sent, sizes, states, sgd=SGD) -> tuple[Update, list[ClientState]]:
     """A group gives what each of its clients gives alone."""
     clients, mine = list(range(len(sizes))), several(sizes)
-    together, kept = take_part(method, network, sgd, mine, sent, clients, states, seed=0)
+    together, kept = take_part_with(method, network, sgd, mine, sent, clients, states, seed=0)
     parts = zip(clients, mine.segments.split(mine.inputs), mine.segments.split(mine.labels), strict=True)
     done = [alone(method, network, sgd, LocalData.alone(x, y, 3), sent, c, states.get(c), 0) for c, x, y in parts]
     equal(per_sample(together), per_sample(Update.join([update for update, _ in done])))
@@ -589,7 +590,7 @@ def test_a_group_whose_inputs_are_scaled_when_they_are_looked_at_gives_the_same(
     mine, scaling = several((9, 4, 6)), Scaling(torch.full((4,), 3.0), torch.full((4,), 0.5))
     stored = replace(mine, inputs=Scaled((mine.inputs * 8).round().to(torch.int16), scaling))
     ready = replace(mine, inputs=stored.inputs[:])
-    one, two = (take_part(method, network, SGD, x, sent, [0, 1, 2], states, seed=0) for x in (stored, ready))
+    one, two = (take_part_with(method, network, SGD, x, sent, [0, 1, 2], states, seed=0) for x in (stored, ready))
     equal(one[0], two[0])
     for kept, expected in zip(one[1], two[1], strict=True):
         equal(kept, expected)
@@ -646,7 +647,7 @@ def test_batch_normalisation_and_dropout_are_each_client_s_own_in_a_group():
 def test_what_clients_of_a_group_keep_shares_no_memory():
     """Else one who stays away would keep the models of everybody in its last round alive."""
     network, sent = sent_to(build("fedsoft"), 3)
-    update, kept = take_part(build("fedsoft"), network, SGD, several((5, 6, 7)), sent, [0, 1, 2], {}, seed=0)
+    update, kept = take_part_with(build("fedsoft"), network, SGD, several((5, 6, 7)), sent, [0, 1, 2], {}, seed=0)
     for state in kept:
         tensors = [state.weights.client, *state.own.heads.values(), *state.own.extractors.values()]
         assert all(tensor.untyped_storage().nbytes() == tensor.numel() * 4 for tensor in tensors)
@@ -664,7 +665,7 @@ def test_in_a_group_only_those_who_are_new_start_anew():
             seen.append(job.plan.started[:, 0])
             return train(network, job)
 
-        take_part(method, network, SGD, mine, sent, [0, 1], {0: state}, 0, watch)
+        take_part_with(method, network, SGD, mine, sent, [0, 1], {0: state}, 0, watch)
         assert_close(seen[0][0], state.weights.client[0])
         _, logits = forward(network, sent.ensemble, mine.inputs[9:])
         log_prob = logits.log_softmax(dim=2)[torch.arange(12), :, mine.labels[9:]]

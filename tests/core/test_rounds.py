@@ -11,7 +11,7 @@ from hcfl.core import rounds, server
 from hcfl.core.client import take_part
 from hcfl.core.cluster_log import Split, follow, missed_split
 from hcfl.core.lost_ids import hidden, lists_of
-from hcfl.core.sgd import LocalSGD
+from hcfl.core.setting import RoundTask
 from hcfl.core.state import ClientState, Update
 from hcfl.data import Federation
 from hcfl.engines import Batched, Sequential
@@ -35,7 +35,7 @@ from hcfl.tiers import (
     UpdateCosine,
     Weights,
 )
-from helpers import blobs, play, same, setting, start
+from helpers import blobs, local_sgd, play, same, setting, start
 from public_cfl import play_public
 
 
@@ -50,7 +50,7 @@ def test_one_cluster_of_full_models_is_fedavg(skewed, formulation, weighting):
     assert [record.test for record in records] == [record.test for record in fedavg]
 
 
-TOGETHER = LocalSGD(lr=0.1, batch=16, epochs=2, order="together")
+TOGETHER = local_sgd(lr=0.1, batch=16, epochs=2, order="together")
 
 
 @pytest.mark.parametrize("weighting", [SoftEM(), SampleWiseEM(0.4)])
@@ -145,11 +145,11 @@ def test_same_seed_same_result_whatever_the_order(planted, name):
 class Reversed(Sequential):
     """Runs the participants in the opposite order."""
 
-    def execute(self, setting, broadcast, participants, states):
+    def execute(self, task):
         alone, done = super().execute, {}
-        for client in participants[::-1]:
-            done[client] = alone(setting, broadcast, [client], states)
-        updates, kept = zip(*(done[client] for client in participants), strict=True)
+        for client in task.participants[::-1]:
+            done[client] = alone(task.only([client]))
+        updates, kept = zip(*(done[client] for client in task.participants), strict=True)
         return Update.join(updates), [state for (state,) in kept]
 
 
@@ -369,7 +369,7 @@ def test_participants_come_in_the_order_of_their_ids(planted):
 
 def test_training_that_diverges_says_so(planted):
     with pytest.raises(InputError, match=r"training.lr = 1e\+30: training diverged in round 2"):
-        play(planted, build("fedavg"), 3, sgd=LocalSGD(lr=1e30))
+        play(planted, build("fedavg"), 3, sgd=local_sgd(lr=1e30))
 
 
 @pytest.mark.parametrize("topology", ["split", "full"])
@@ -507,7 +507,7 @@ def test_fedsoft_clients_predict_with_their_own_models_and_newcomers_with_a_clus
 
 
 def test_fedsoft_goes_on_from_a_client_s_own_model(planted):
-    method, still = build("fedsoft"), LocalSGD(lr=1e-12, batch=16)
+    method, still = build("fedsoft"), local_sgd(lr=1e-12, batch=16)
     half, _ = play(planted, method, 2)
     ((after, _),) = rounds.play(setting(planted, method, sgd=still), half, 3)
     for client, own in half.clients.items():
@@ -555,7 +555,7 @@ def test_a_client_that_missed_a_split_of_its_cluster_chooses_by_loss_when_it_is_
         ),
     )
     data = planted.local_data([late])
-    update, _ = take_part(method, chosen.network, chosen.sgd, data, absent, [late], {late: stale}, seed=0)
+    update, _ = take_part(RoundTask(chosen, absent, [late], {late: stale}))
     log_probs = class_log_probs(chosen.network, message.ensemble, data.inputs)
     losses = -log_probs[torch.arange(len(data)), :, data.labels].mean(dim=0)
     assert update.weights.argmax(dim=1).tolist() == [int(losses.argmin())]

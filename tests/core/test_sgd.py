@@ -7,7 +7,7 @@ from torch.nn.functional import cross_entropy
 from torch.testing import assert_close
 
 from hcfl.core.sgd import (
-    LocalSGD,
+    Supervision,
     cross_entropy_per_cluster,
     descend,
     shuffle,
@@ -20,8 +20,9 @@ from hcfl.data.local_data import LocalData
 from hcfl.models import Network, drop, mlp, parameters_of
 from hcfl.models.ensemble import row, rows, stack
 from hcfl.tiers.client_segments import Segments
+from helpers import local_sgd
 
-SGD = LocalSGD(lr=0.1, momentum=0.9, weight_decay=0.01, batch=4, epochs=2)
+SGD = local_sgd(lr=0.1, momentum=0.9, weight_decay=0.01, batch=4, epochs=2)
 
 
 def batches_of(samples, sgd, seed=0, singles=True) -> list[torch.Tensor]:
@@ -65,7 +66,7 @@ def test_descend_is_torch_s_sgd(task):
         optimiser.step()
 
     found, head = train_model(
-        network, extractor, rows(heads, [0]), data.inputs, data.labels, torch.ones(10, 1), batches, SGD
+        network, extractor, rows(heads, [0]), data.inputs, Supervision(data.labels, torch.ones(10, 1), batches, SGD)
     )
     for name, tensor in module[0].state_dict().items():
         assert_close(found[name], tensor)
@@ -84,18 +85,18 @@ def test_descend_leaves_its_start_alone():
 def test_heads_trained_together_equal_heads_trained_alone(task):
     network, extractor, heads, data, gamma, batches = task
     features = network.embed(extractor, data.inputs).detach()
-    together = train_heads(network, heads, features, data.labels, gamma, batches, SGD)
+    together = train_heads(network, heads, features, Supervision(data.labels, gamma, batches, SGD))
     for k in range(2):
-        alone = train_heads(network, rows(heads, [k]), features, data.labels, gamma[:, [k]], batches, SGD)
+        alone = train_heads(network, rows(heads, [k]), features, Supervision(data.labels, gamma[:, [k]], batches, SGD))
         for name in heads:
             assert_close(together[name][[k]], alone[name])
 
 
 def test_extractor_training_holds_heads_fixed_and_sums_over_clusters(task):
     network, extractor, heads, data, gamma, _ = task
-    one = LocalSGD(lr=0.1, momentum=0.0, weight_decay=0.0, batch=10)
+    one = local_sgd(lr=0.1, momentum=0.0, weight_decay=0.0, batch=10)
     everything = [torch.arange(10)]
-    found = train_extractor(network, extractor, heads, data.inputs, data.labels, gamma, everything, one)
+    found = train_extractor(network, extractor, heads, data.inputs, Supervision(data.labels, gamma, everything, one))
 
     leaves = {name: tensor.clone().requires_grad_() for name, tensor in extractor.items()}
     features = torch.relu(data.inputs @ leaves["1.weight"].T + leaves["1.bias"])
@@ -109,8 +110,10 @@ def test_extractor_training_holds_heads_fixed_and_sums_over_clusters(task):
 
 def test_heads_and_extractor_together_take_one_step_down_the_same_loss(task):
     network, extractor, heads, data, gamma, _ = task
-    one = LocalSGD(lr=0.1, momentum=0.0, weight_decay=0.0, batch=10)
-    found = train_model(network, extractor, heads, data.inputs, data.labels, gamma, [torch.arange(10)], one)
+    one = local_sgd(lr=0.1, momentum=0.0, weight_decay=0.0, batch=10)
+    found = train_model(
+        network, extractor, heads, data.inputs, Supervision(data.labels, gamma, [torch.arange(10)], one)
+    )
 
     leaves = [{name: tensor.clone().requires_grad_() for name, tensor in part.items()} for part in (extractor, heads)]
     features = torch.relu(data.inputs @ leaves[0]["1.weight"].T + leaves[0]["1.bias"])
@@ -123,8 +126,8 @@ def test_heads_and_extractor_together_take_one_step_down_the_same_loss(task):
 
 
 def test_batches_of_one_are_used_when_that_is_the_batch_size_but_never_with_batch_normalisation():
-    assert len(batches_of(5, LocalSGD(batch=1))) == 5
-    assert batches_of(1, LocalSGD(batch=4), singles=False) == []
+    assert len(batches_of(5, local_sgd(batch=1))) == 5
+    assert batches_of(1, local_sgd(batch=4), singles=False) == []
 
 
 def test_what_the_user_froze_or_does_not_use_is_not_trained():
@@ -134,10 +137,10 @@ def test_what_the_user_froze_or_does_not_use_is_not_trained():
     network = Network(extractor, nn.Linear(6, 3))
     received = parameters_of(extractor)
     data = LocalData.alone(torch.randn(10, 5), torch.randint(0, 3, (10,)), 3)
-    plain = LocalSGD(lr=0.1, weight_decay=0.0)
+    plain = local_sgd(lr=0.1, weight_decay=0.0)
     heads = stack([parameters_of(network.head)])
     trained = train_extractor(
-        network, received, heads, data.inputs, data.labels, torch.ones(10, 1), [torch.arange(10)], plain
+        network, received, heads, data.inputs, Supervision(data.labels, torch.ones(10, 1), [torch.arange(10)], plain)
     )
     assert torch.equal(trained["0.weight"], received["0.weight"])
     assert torch.equal(trained["unused"], received["unused"])
@@ -146,7 +149,7 @@ def test_what_the_user_froze_or_does_not_use_is_not_trained():
 
 @pytest.mark.parametrize(("samples", "sizes"), [(9, [4, 4]), (10, [4, 4, 2]), (8, [4, 4]), (1, [1]), (4, [4])])
 def test_a_last_batch_of_one_sample_is_left_out_unless_it_is_the_only_one(samples, sizes):
-    batches = batches_of(samples, LocalSGD(batch=4, epochs=1))
+    batches = batches_of(samples, local_sgd(batch=4, epochs=1))
     assert [len(batch) for batch in batches] == sizes
     assert len(set(torch.cat(batches).tolist())) == sum(sizes)
 
@@ -159,7 +162,7 @@ def test_running_statistics_move_in_training_and_what_was_received_does_not():
     data = LocalData.alone(torch.randn(10, 5) + 3, torch.randint(0, 3, (10,)), 3)
     heads = stack([parameters_of(network.head)])
     trained = train_extractor(
-        network, received, heads, data.inputs, data.labels, torch.ones(10, 1), [torch.arange(10)], SGD
+        network, received, heads, data.inputs, Supervision(data.labels, torch.ones(10, 1), [torch.arange(10)], SGD)
     )
     assert not torch.equal(trained["1.running_mean"], copy["1.running_mean"])
     assert trained["1.num_batches_tracked"] == 1
@@ -169,7 +172,7 @@ def test_running_statistics_move_in_training_and_what_was_received_does_not():
 
 def test_the_proximal_term_by_hand():
     # f(w) = w², start 1, two full steps without momentum: g = 2w + λ(w − 1)
-    sgd = LocalSGD(lr=0.1, momentum=0.0, weight_decay=0.0, proximal=0.5)
+    sgd = local_sgd(lr=0.1, momentum=0.0, weight_decay=0.0, proximal=0.5)
     batches = [torch.arange(1)] * 2
     (moved,) = descend([{"w": torch.ones(1)}], lambda batch, p: (p["w"] ** 2).sum(), batches, sgd)
     first = 1 - 0.1 * 2
@@ -181,20 +184,22 @@ def test_a_batch_takes_its_own_rows_of_gamma(task):
     x, y, batch, everything = data.inputs, data.labels, torch.tensor([7, 2, 9]), [torch.arange(3)]
     few = x[batch], y[batch], gamma[batch]
     features = network.embed(extractor, x).detach()
-    for name, tensor in train_heads(network, heads, features, y, gamma, [batch], SGD).items():
-        expected = train_heads(network, heads, features[batch], *few[1:], everything, SGD)
+    for name, tensor in train_heads(network, heads, features, Supervision(y, gamma, [batch], SGD)).items():
+        expected = train_heads(network, heads, features[batch], Supervision(*few[1:], everything, SGD))
         assert_close(tensor, expected[name])
-    for name, tensor in train_extractor(network, extractor, heads, x, y, gamma, [batch], SGD).items():
-        assert_close(tensor, train_extractor(network, extractor, heads, *few, everything, SGD)[name])
+    for name, tensor in train_extractor(network, extractor, heads, x, Supervision(y, gamma, [batch], SGD)).items():
+        assert_close(
+            tensor, train_extractor(network, extractor, heads, few[0], Supervision(*few[1:], everything, SGD))[name]
+        )
     head, column = rows(heads, [0]), gamma[:, :1]
-    found, _ = train_model(network, extractor, head, x, y, column, [batch], SGD)
-    expected, _ = train_model(network, extractor, head, x[batch], y[batch], column[batch], everything, SGD)
+    found, _ = train_model(network, extractor, head, x, Supervision(y, column, [batch], SGD))
+    expected, _ = train_model(network, extractor, head, x[batch], Supervision(y[batch], column[batch], everything, SGD))
     for name, tensor in found.items():
         assert_close(tensor, expected[name])
 
 
 def test_every_epoch_is_shuffled_anew():
-    one, two, three = batches_of(20, LocalSGD(batch=20, epochs=3))
+    one, two, three = batches_of(20, local_sgd(batch=20, epochs=3))
     assert not torch.equal(one, two)
     assert not torch.equal(two, three)
 
@@ -205,7 +210,9 @@ def test_running_statistics_move_when_a_full_model_is_trained():
     data = LocalData.alone(torch.randn(10, 5) + 3, torch.randint(0, 3, (10,)), 3)
     head = stack([parameters_of(network.head)])
     start = parameters_of(extractor)
-    trained, _ = train_model(network, start, head, data.inputs, data.labels, torch.ones(10, 1), [torch.arange(10)], SGD)
+    trained, _ = train_model(
+        network, start, head, data.inputs, Supervision(data.labels, torch.ones(10, 1), [torch.arange(10)], SGD)
+    )
     assert not torch.equal(trained["1.running_mean"], start["1.running_mean"])
     assert trained["1.num_batches_tracked"] == 1
 
@@ -225,7 +232,7 @@ def split_epochs(samples, sgd, generator, singles) -> list[list[int]]:
 @pytest.mark.parametrize("batch", [1, 4, 5, 100])
 @pytest.mark.parametrize("sizes", [(9, 2, 12), (1, 30), (5, 5), (4, 1, 1, 7), (1, 1), (3,), (13,)])
 def test_batches_in_a_group_are_those_of_each_client_alone(sizes, batch, epochs, singles):
-    sgd, segments = LocalSGD(batch=batch, epochs=epochs), Segments(sizes)
+    sgd, segments = local_sgd(batch=batch, epochs=epochs), Segments(sizes)
     together = shuffle(segments, sgd, [torch.Generator().manual_seed(seed) for seed in range(len(sizes))], singles)
     assert together.index.min() >= 0
     assert together.index.max() < segments.samples, "also where a row does not count"
@@ -236,7 +243,7 @@ def test_batches_in_a_group_are_those_of_each_client_alone(sizes, batch, epochs,
 
 
 def test_batches_in_a_group_are_lined_up_and_whoever_has_fewer_waits():
-    sgd = LocalSGD(batch=4, epochs=2)
+    sgd = local_sgd(batch=4, epochs=2)
     lined = shuffle(Segments((9, 2, 1)), sgd, [torch.Generator().manual_seed(seed) for seed in range(3)])
     # 9 samples: a last batch of one is left out. One sample is the only one of its client. Epochs start together.
     assert lined.sizes.tolist() == [[4, 4, 0] * 2, [2, 0, 0] * 2, [1, 0, 0] * 2]
@@ -248,21 +255,21 @@ def test_batches_in_a_group_are_lined_up_and_whoever_has_fewer_waits():
     [(9, [4, 4]), (10, [4, 4]), (11, [4, 4]), (8, [4, 4]), (7, [4]), (5, [4]), (4, [4]), (3, [3]), (1, [1])],
 )
 def test_a_last_batch_that_is_not_full_is_left_out_if_asked_unless_it_is_the_only_one(samples, sizes):
-    batches = batches_of(samples, LocalSGD(batch=4, epochs=2, drop_last=True))
+    batches = batches_of(samples, local_sgd(batch=4, epochs=2, drop_last=True))
     assert [len(batch) for batch in batches] == sizes * 2
-    whole = batches_of(samples, LocalSGD(batch=4, epochs=2))
+    whole = batches_of(samples, local_sgd(batch=4, epochs=2))
     assert all(any(torch.equal(batch, other) for other in whole) for batch in batches), "the others stay as they were"
 
 
 def test_in_a_group_each_client_leaves_out_its_own_last_batch():
-    sgd = LocalSGD(batch=4, drop_last=True)
+    sgd = local_sgd(batch=4, drop_last=True)
     lined = shuffle(Segments((11, 6, 3, 4)), sgd, [torch.Generator().manual_seed(seed) for seed in range(4)])
     assert lined.sizes.tolist() == [[4, 4, 0], [4, 0, 0], [3, 0, 0], [4, 0, 0]]
     alone = shuffle(Segments((3, 2)), sgd, [torch.Generator().manual_seed(seed) for seed in range(2)])
     assert alone.sizes.tolist() == [[3], [2]], "all of them smaller than a batch"
 
 
-PLAIN = LocalSGD(lr=0.1, momentum=0.0, weight_decay=0.0)
+PLAIN = local_sgd(lr=0.1, momentum=0.0, weight_decay=0.0)
 
 
 def step_by_hand(leaves, features, labels, gamma, heads):
@@ -287,8 +294,8 @@ def test_heads_see_features_dropped_anew_in_every_step_and_one_mask_serves_all_h
     for number in range(2):
         leaves = leaves_of(expected)
         expected = step_by_hand(leaves, drop(features, 0.4, 17, number), y, gamma, leaves)
-    found = train_heads(network, heads, features, y, gamma, everything, PLAIN, key=17)
-    other = train_heads(network, heads, features, y, gamma, everything, PLAIN, key=18)
+    found = train_heads(network, heads, features, Supervision(y, gamma, everything, PLAIN, key=17))
+    other = train_heads(network, heads, features, Supervision(y, gamma, everything, PLAIN, key=18))
     for name, tensor in expected.items():
         assert_close(found[name], tensor)
         assert not torch.allclose(other[name], tensor)
@@ -307,8 +314,8 @@ def test_extractors_learn_through_what_was_not_dropped(task):
         features = drop(torch.relu(x @ leaves["1.weight"].T + leaves["1.bias"]), 0.4, 17, number)
         after = step_by_hand(leaves, features, y, gamma, leaves)
         both = {name: after[name] for name in extractor}, {name: after[name] for name in heads}
-    found = train_extractor(network, extractor, heads, x, y, gamma, everything, PLAIN, key=17)
-    together = train_model(network, extractor, heads, x, y, gamma, everything, PLAIN, key=17)
+    found = train_extractor(network, extractor, heads, x, Supervision(y, gamma, everything, PLAIN, key=17))
+    together = train_model(network, extractor, heads, x, Supervision(y, gamma, everything, PLAIN, key=17))
     for name, tensor in alone[0].items():
         assert_close(found[name], tensor)
     for part, expected in zip(together, both, strict=True):
@@ -317,14 +324,14 @@ def test_extractors_learn_through_what_was_not_dropped(task):
 
 
 def test_a_client_without_samples_has_no_batches_and_points_at_none_that_are_not_there():
-    lined = shuffle(Segments((5, 0)), LocalSGD(batch=4), [torch.Generator().manual_seed(seed) for seed in range(2)])
+    lined = shuffle(Segments((5, 0)), local_sgd(batch=4), [torch.Generator().manual_seed(seed) for seed in range(2)])
     assert lined.of(1) == []
     assert lined.index.max() == 4
 
 
 def test_momentum_that_is_kept_is_that_of_one_optimiser():
     """Two rounds of one client alone, by hand: the second begins with the velocity that the first ended with."""
-    start, sgd = {"w": torch.tensor([1.0])}, LocalSGD(lr=0.1, momentum=0.5, weight_decay=0.0)
+    start, sgd = {"w": torch.tensor([1.0])}, local_sgd(lr=0.1, momentum=0.5, weight_decay=0.0)
     velocity = {"w": torch.zeros(1)}
     batches = [torch.arange(1)] * 2
 

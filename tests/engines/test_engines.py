@@ -14,8 +14,7 @@ from hcfl.config import Config, from_flat
 from hcfl.core import rounds
 from hcfl.core.cluster_log import Change
 from hcfl.core.local_plan import Job, at_rest, train
-from hcfl.core.setting import Setting
-from hcfl.core.sgd import Batches, LocalSGD, shuffle
+from hcfl.core.sgd import Batches, shuffle
 from hcfl.data.local_data import LocalData
 from hcfl.engines import Batched, Sequential, batched_training
 from hcfl.engines.batched_training import Rows, chunk_size, schedule, train_together
@@ -30,7 +29,7 @@ from hcfl.models.layers import Style
 from hcfl.rng import torch_generator
 from hcfl.runs.prepare import prepare, with_engine
 from hcfl.tiers.client_segments import Segments
-from helpers import blobs, play, start
+from helpers import blobs, local_sgd, play, setting_of, start
 
 
 @pytest.fixture
@@ -88,7 +87,7 @@ def test_all_clients_at_once_change_the_same_clusters(uneven, name):
 
 @pytest.mark.parametrize("name", ["hcfl+(fedrc)", "hcfl+(fesem)", "hcfl+(fedsoft)", "hcfl++"])
 def test_heads_and_extractors_that_train_together_agree_too(uneven, name):
-    agree_in_every_round(uneven, build(name), sgd=LocalSGD(lr=0.1, batch=16, epochs=2, order="together"))
+    agree_in_every_round(uneven, build(name), sgd=local_sgd(lr=0.1, batch=16, epochs=2, order="together"))
 
 
 @pytest.mark.parametrize("order", ["heads-first", "together"])
@@ -96,7 +95,7 @@ def test_heads_and_extractors_that_train_together_agree_too(uneven, name):
 def test_dropout_before_the_heads_agrees_too(uneven, name, order):
     network, _ = start(uneven, build(name))
     network.extractor.feature_dropout = 0.3
-    sgd = LocalSGD(lr=0.1, batch=16, epochs=2, order=order, drop_last=order == "together")
+    sgd = local_sgd(lr=0.1, batch=16, epochs=2, order=order, drop_last=order == "together")
     agree_in_every_round(uneven, build(name), network=network, sgd=sgd)
 
 
@@ -130,7 +129,7 @@ def without_parameters(shape, classes):
 def played(federation, name, model, engine):
     method = build(name)
     network, ensemble = initialise(model, federation.shape, federation.classes, method.topology, method.clusters, 0)
-    setting = Setting(federation, method, network, engine, LocalSGD(lr=0.05, batch=16, epochs=2))
+    setting = setting_of(federation, method, network, engine, local_sgd(lr=0.05, batch=16, epochs=2))
     return list(rounds.play(setting, rounds.begin(setting, ensemble), 3))[-1][0]
 
 
@@ -153,7 +152,7 @@ def job_of(
     model, shape: tuple[int, ...], sizes: Sequence[int], topology="split", models=1, **steps
 ) -> tuple[Network, Job]:
     """The training of clients with so many samples each, drawn at random."""
-    generator, segments, sgd = torch.Generator().manual_seed(0), Segments(tuple(sizes)), LocalSGD(**steps)
+    generator, segments, sgd = torch.Generator().manual_seed(0), Segments(tuple(sizes)), local_sgd(**steps)
     network, ensemble = initialise(model, shape, 3, topology, models, 0)
     inputs = torch.randn(segments.samples, *shape, generator=generator)
     labels = torch.cat([torch.arange(size) % 3 for size in sizes])
@@ -407,7 +406,7 @@ def test_batches_are_lined_up_and_short_ones_count_only_what_they_hold():
 
 
 def test_a_client_s_samples_lie_after_those_of_the_clients_before_it():
-    batches = shuffle(Segments((4, 2)), LocalSGD(batch=3), [torch_generator(client) for client in range(2)])
+    batches = shuffle(Segments((4, 2)), local_sgd(batch=3), [torch_generator(client) for client in range(2)])
     first, second = (torch.cat(batches.of(client)).tolist() for client in range(2))
     assert set(first) < {0, 1, 2, 3}, "three of the four: a last batch of one sample is left out"
     assert sorted(second) == [4, 5], "after the four samples of the first client"
@@ -531,13 +530,13 @@ def test_a_chunk_that_does_not_fit_memory_is_halved(uneven, monkeypatch):
         play(uneven, build("hcfl+(fedrc)"), 1, engine=Batched())
 
 
-@pytest.mark.parametrize("sgd", [LocalSGD(lr=0.1, momentum=0, batch=7), LocalSGD(lr=0.1, weight_decay=0, batch=7)])
+@pytest.mark.parametrize("sgd", [local_sgd(lr=0.1, momentum=0, batch=7), local_sgd(lr=0.1, weight_decay=0, batch=7)])
 @pytest.mark.parametrize("name", ["fedavg", "fedsoft"])
 def test_every_form_of_the_step_is_the_reference_s(uneven, sgd, name):
     method = build(name)
     network, ensemble = initialise(with_images, uneven.shape, uneven.classes, method.topology, method.clusters, 0)
     states = []
     for engine in (Sequential(), Batched()):
-        setting = Setting(uneven, method, network, engine, sgd)
+        setting = setting_of(uneven, method, network, engine, sgd)
         states.append(list(rounds.play(setting, rounds.begin(setting, ensemble), 2))[-1][0])
     agree(*states)

@@ -8,8 +8,7 @@ import torch
 from torch.testing import assert_close
 
 import hcfl
-from hcfl.config import FaultsConfig, from_flat
-from hcfl.core.admission import Admission
+from hcfl.config import AdmissionConfig, FaultsConfig, from_flat
 from hcfl.core.state import Broadcast, Update
 from hcfl.engines import Batched, Sequential
 from hcfl.engines.faulty import Faulty, drawn, flipped, lengthened, poisoners, with_faults
@@ -53,9 +52,9 @@ class Without:
     inner: Batched | Sequential
     wanted: FaultsConfig
 
-    def execute(self, setting, broadcast, participants, states):
-        gone = fails(broadcast, setting.seed, self.wanted)
-        return self.inner.execute(setting, broadcast, [one for one in participants if one not in gone], states)
+    def execute(self, task):
+        gone = fails(task.broadcast, task.setting.seed, self.wanted)
+        return self.inner.execute(task.only([one for one in task.participants if one not in gone]))
 
 
 def test_there_is_a_reason_for_every_kind():
@@ -104,8 +103,8 @@ def test_sums_of_what_clients_sent_leave_refused_ones_out(planted, kind):
 class Broken:
     """The batched engine, whose client 4 sends NaN without anybody having planned it."""
 
-    def execute(self, setting, broadcast, participants, states):
-        update, kept = Batched().execute(setting, broadcast, participants, states)
+    def execute(self, task):
+        update, kept = Batched().execute(task)
         for name, tensor in update.models.heads.items():
             for row, owner in enumerate(update.row_participants.tolist()):
                 if update.clients[owner] == 4:
@@ -117,8 +116,8 @@ class Broken:
 class Alone:
     """The batched engine without client 4."""
 
-    def execute(self, setting, broadcast, participants, states):
-        return Batched().execute(setting, broadcast, [one for one in participants if one != 4], states)
+    def execute(self, task):
+        return Batched().execute(task.only([one for one in task.participants if one != 4]))
 
 
 @pytest.mark.parametrize("name", ["hcfl+(fedem)", "ifca", "fedgmm", "stocfl"])
@@ -164,7 +163,7 @@ def test_shares_are_kept_in_every_round_and_draws_are_fresh_in_each_try():
 def test_a_round_without_a_quorum_is_played_again_with_fresh_draws(planted):
     # 6 or 7 of 12 drop out, and 6 uploads are needed.
     engine = Faulty(Batched(), faults(drop=0.55), planted)
-    setting = {"engine": engine, "admission": Admission(quorum=0.5, tries=20)}
+    setting = {"engine": engine, "admission": AdmissionConfig(quorum=0.5, tries=20)}
     _, records = play(planted, build("fedavg"), 6, **setting)
     attempts = [{one.attempt for one in record.missing} for record in records]
     assert all(each == set(range(len(each))) for each in attempts)
@@ -264,8 +263,8 @@ def test_poisoners_are_the_same_in_every_round_and_others_send_what_they_always_
     class Watched:
         """Keeps what came through."""
 
-        def execute(self, setting, message, participants, states):
-            self.update, kept = self.engine.execute(setting, message, participants, states)
+        def execute(self, task):
+            self.update, kept = self.engine.execute(task)
             return self.update, kept
 
     plain, bad = Watched(), Watched()

@@ -127,9 +127,9 @@ class Without:
 
     absent: dict[int, list[int]]
 
-    def execute(self, setting, broadcast, participants, states):
-        there = [client for client in participants if client not in self.absent.get(broadcast.round, [])]
-        return Sequential().execute(setting, broadcast, there, states)
+    def execute(self, task):
+        absent = self.absent.get(task.broadcast.round, [])
+        return Sequential().execute(task.only([client for client in task.participants if client not in absent]))
 
 
 def undisturbed(config, out, absent=None):

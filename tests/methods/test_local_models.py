@@ -7,7 +7,7 @@ from torch.testing import assert_close
 from hcfl import rng
 from hcfl.core import sgd as training
 from hcfl.core.local_plan import Job, train
-from hcfl.core.sgd import Batches, LocalSGD
+from hcfl.core.sgd import Batches
 from hcfl.data.local_data import LocalData
 from hcfl.errors import InputError
 from hcfl.methods.local_models import ClusterModels, Given, OwnModel, Plan
@@ -15,6 +15,7 @@ from hcfl.models import MODELS
 from hcfl.models.ensemble import Copies, Ensemble, blends, embed, initialise, mix
 from hcfl.tiers import Weights
 from hcfl.tiers.client_segments import Segments
+from helpers import local_sgd
 
 FULL = Ensemble({"e": torch.tensor([[1.0], [2.0]])}, {"h": torch.tensor([[10.0], [20.0]])}, "full")
 SPLIT = Ensemble({"e": torch.tensor([[1.0]])}, FULL.heads, "split")
@@ -110,7 +111,7 @@ def test_every_trained_model_is_pulled_towards_its_own_anchor(topology, order):
     plan = Plan(Copies.stack([start]), torch.eye(2).unsqueeze(0), torch.zeros(4, 2), Copies.stack([anchor]))
     data = LocalData.alone(torch.ones(4, 4), torch.zeros(4).long(), 3)
     batches = Batches(torch.arange(4).view(1, 1, 4), torch.tensor([[4]]))
-    sgd = LocalSGD(lr=0.1, momentum=0.0, weight_decay=0.0, proximal=0.5, order=order)
+    sgd = local_sgd(lr=0.1, momentum=0.0, weight_decay=0.0, proximal=0.5, order=order)
     features = embed(network, start.extractor(0), data.inputs) if topology == "split" else None
     trained = train(network, Job(plan, features, data, batches, sgd, [(0, "test")])).models.of(0)
     for name, before in start.extractors.items():
@@ -133,7 +134,7 @@ def test_dropout_takes_each_phase_s_own_key_and_all_models_of_a_client_share_it(
     features = embed(network, start.extractor(0), data.inputs) if topology == "split" else None
     asked = []
     monkeypatch.setattr(training, "drop", lambda features, rate, key, step: asked.append((rate, key, step)) or features)
-    job = Job(plan, features, data, batches, LocalSGD(order=order), [(3, "a", 1, 7), (3, "a", 1, 9)])
+    job = Job(plan, features, data, batches, local_sgd(order=order), [(3, "a", 1, 7), (3, "a", 1, 9)])
     train(network, job)
     each = phases or ["extractor", "extractor"]  # two full models
     assert asked == [

@@ -6,6 +6,7 @@ from torch.testing import assert_close
 
 from hcfl.core import server
 from hcfl.core.aggregation import aggregate
+from hcfl.core.setting import RoundTask
 from hcfl.methods import build
 from hcfl.privacy.sums import SHARES, averaged, once, summands
 from helpers import setting, start
@@ -21,7 +22,7 @@ def parts_of(federation, method):
     message = server.broadcast(method, state, federation.classes)
 
     def ask(clients):
-        return chosen.engine.execute(chosen, message, clients, {})[0]
+        return chosen.engine.execute(RoundTask(chosen, message, clients, {}))[0]
 
     return state, chosen.network, ask(CLIENTS), [ask([client]) for client in CLIENTS]
 

@@ -13,6 +13,7 @@ from hcfl import rng
 from hcfl.config import PrivacyConfig
 from hcfl.core import server
 from hcfl.core.admission import only
+from hcfl.core.setting import RoundTask
 from hcfl.methods import build
 from hcfl.privacy.uploads import hidden, said, together
 from hcfl.tiers import Prototypes
@@ -37,7 +38,7 @@ def a_round(federation, method):
     _, ensemble = start(federation, method)
     state = server.begin(method, ensemble, federation.clients, federation.classes)
     message = server.broadcast(method, state, federation.classes)
-    return state, message, chosen.network, chosen.engine.execute(chosen, message, CLIENTS, {})[0]
+    return state, message, chosen.network, chosen.engine.execute(RoundTask(chosen, message, CLIENTS, {}))[0]
 
 
 @pytest.fixture(scope="module")

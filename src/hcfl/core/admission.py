@@ -7,18 +7,17 @@ round at once: what their numbers say (`refusals`). All engines pass here; what 
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Literal
 
 import torch
 from torch import Tensor
 
 from hcfl.core import serialization
+from hcfl.core.setting import RoundTask
 from hcfl.core.state import Update
 from hcfl.models import Params
 from hcfl.models.ensemble import Ensemble
 from hcfl.tiers import Prototypes
-
-NOT_FINITE = "sent numbers that are not finite"
-TOO_LONG = "sent a model that is {0:.3g} times as long as most others and the one it got"
 
 MOST_SAMPLES = 10
 """So many times the samples that a client has announced are more than it can have gathered since."""
@@ -27,16 +26,22 @@ ROUNDING = 1e-3
 """What sums and means may be off by."""
 
 
-@dataclass(frozen=True)
-class Admission:
-    """What is let in, and how many uploads a round needs."""
+RefusalKind = Literal["not finite", "too long", "impossible", "unlike"]
+"""What is wrong with an upload: NaN or Inf; a model that is far too long; numbers that cannot come from the client's
+samples; tensors of other kinds or shapes than those of most clients."""
 
-    quorum: float = 0.5
-    """A round counts with at least this share of the sampled clients."""
-    tries: int = 3
-    """How often it is played before the run stops."""
-    longest_model: float = 10.0
-    """A model is refused that is so many times as long as most others, and as the one that was sent out."""
+
+@dataclass(frozen=True)
+class Refusal:
+    """Why an upload does not count."""
+
+    kind: RefusalKind
+    text: str
+    """The sentence for the user, which begins with a verb: the client is its subject."""
+
+
+NOT_FINITE = Refusal("not finite", "sent numbers that are not finite")
+UNLIKE = Refusal("unlike", "sent counts, prototypes or moments unlike the others'")
 
 
 @dataclass(frozen=True)
@@ -86,9 +91,6 @@ def _shapes(params: Mapping[str, Tensor], count: int) -> dict[str, tuple[torch.d
     return {name: (tensor.dtype, (count, *tensor.shape[1:])) for name, tensor in params.items()}
 
 
-UNLIKE = "sent counts, prototypes or moments unlike the others'"
-
-
 def unlike(updates: Sequence[Update]) -> list[int]:
     """Return the clients whose evidence has another form than that of most: it cannot be put together."""
     forms = [_evidence(update) for update in updates]
@@ -109,62 +111,76 @@ def _evidence(update: Update) -> str:
     return str([each, [tensor.shape[1:] for tensor in rows.values()], {n: (t.dtype, t.shape) for n, t in sums.items()}])
 
 
-Check = tuple[Tensor, Callable[[int], str]]
-"""Who is wrong, (participants,), and what to say of the participant at a position."""
+Check = tuple[Tensor, Callable[[int], Refusal]]
+"""Which participants fail it, (participants,), and why the participant at a position does."""
 
 
-def refusals(
-    update: Update, received: Ensemble, announced: Sequence[int], buffers: frozenset[str], longest_model: float
-) -> dict[int, str]:
-    """Return whose numbers cannot be, and why; `announced` are all clients' samples, 0 where nobody knows."""
+def refusals(task: RoundTask, update: Update) -> dict[int, Refusal]:
+    """Return the clients of a round's uploads whose numbers are impossible, and why."""
+    if not update.clients:
+        return {}
     if update.sealed is not None:  # sums tell nothing of single clients
         return {} if update.finite.all() else dict.fromkeys(update.clients, NOT_FINITE)
-    found: dict[int, str] = {}
-    for wrong, reason in _checks(update, received, announced, buffers, longest_model):
+    found: dict[int, Refusal] = {}
+    for wrong, reason in _checks(task, update):
         for position in torch.nonzero(wrong).flatten().tolist():
             found.setdefault(update.clients[position], reason(position))
     return found
 
 
-def _checks(
-    update: Update, received: Ensemble, announced: Sequence[int], buffers: frozenset[str], longest_model: float
-) -> Iterator[Check]:
+def _checks(task: RoundTask, update: Update) -> Iterator[Check]:
+    buffers, longest = task.setting.network.buffers, task.setting.admission.longest_model
     lengths = _lengths(update.models, update.row_participants, buffers)
     finite = _finite(update, measured=not buffers and bool(lengths.isfinite().all()))
     yield ~finite, lambda _: NOT_FINITE
 
     if not update.noised:  # with noise in it, what is said of samples is said of none
-        yield from _of_samples(update, announced)
+        yield from _of_samples(update, [len(rows) for rows in task.setting.federation.train])
 
     fine = lengths[finite[update.row_participants]]
     if len(fine):
-        usual = torch.maximum(fine.median(), _sent_lengths(received, buffers).max())
+        usual = torch.maximum(fine.median(), _sent_lengths(task.broadcast.ensemble, buffers).max())
         ratio = lengths / usual
         yield (
-            _by_participant(update, ratio > longest_model),
-            lambda at: TOO_LONG.format(float(ratio[update.row_participants == at].max())),
+            _by_participant(update, ratio > longest),
+            lambda at: _too_long(float(ratio[update.row_participants == at].max())),
         )
 
 
+def _too_long(ratio: float) -> Refusal:
+    return Refusal("too long", f"sent a model that is {ratio:.3g} times as long as most others and the one it got")
+
+
+def _impossible_size(size: float) -> Refusal:
+    return Refusal("impossible", f"sent a size of {size:g}, which it cannot have")
+
+
+def _impossible(text: str) -> Callable[[int], Refusal]:
+    return lambda _: Refusal("impossible", text)
+
+
 def _of_samples(update: Update, announced: Sequence[int]) -> Iterator[Check]:
-    """Check that weights, counts and prototypes can be those of a client's samples."""
+    """Check that weights, counts and prototypes can be those of a client's samples; `announced` are all clients' N_i.
+
+    A client that has not announced its number of samples has 0 there.
+    """
     sizes, most = update.sizes, _most_samples(update, announced)
-    yield (sizes < 1) | (sizes > most), lambda at: f"sent a size of {float(sizes[at]):g}, which it cannot have"
+    yield (sizes < 1) | (sizes > most), lambda at: _impossible_size(float(sizes[at]))
 
     no_share = (update.weights < 0).any(dim=1) | ((update.weights.sum(dim=1) - 1).abs() > ROUNDING)
-    yield no_share, lambda _: "sent weights that are no distribution"
+    yield no_share, _impossible("sent weights that are no distribution")
 
     mass, started, own = update.mass, update.started, sizes[update.row_participants].unsqueeze(1)
     mixed = (started < 0).any(dim=1) | ((started.sum(dim=1) - 1).abs() > ROUNDING)
     counts_too_much = ((mass < 0) | (mass > own * (1 + ROUNDING))).any(dim=1)
-    yield _by_participant(update, mixed | counts_too_much), lambda _: "sent models that count more than its samples"
+    yield _by_participant(update, mixed | counts_too_much), _impossible("sent models that count more than its samples")
 
     if update.counts is not None:
         off = (update.counts.sum(dim=(1, 2)) - sizes).abs() > ROUNDING * sizes
-        yield (update.counts < 0).flatten(1).any(dim=1) | off, lambda _: "sent counts that are not of its samples"
+        yield (update.counts < 0).flatten(1).any(dim=1) | off, _impossible("sent counts that are not of its samples")
     if update.prototypes is not None:
-        forged = _impossible(update.prototypes, sizes).cpu()
-        yield forged, lambda _: "sent prototypes that cannot be those of its samples"
+        forged = _forged(update.prototypes, sizes).cpu()
+        yield forged, _impossible("sent prototypes that cannot be those of its samples")
 
 
 def _finite(update: Update, measured: bool) -> Tensor:
@@ -195,7 +211,7 @@ def _most_samples(update: Update, announced: Sequence[int]) -> Tensor:
     return MOST_SAMPLES * torch.tensor(known, dtype=update.sizes.dtype)
 
 
-def _impossible(prototypes: Prototypes, sizes: Tensor) -> Tensor:
+def _forged(prototypes: Prototypes, sizes: Tensor) -> Tensor:
     """Whether the classes are not those of so many samples, or the mean is not the classes' mean, (participants,)."""
     counts, means = prototypes.class_counts, prototypes.class_means
     sizes = sizes.to(counts.device)

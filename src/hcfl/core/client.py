@@ -5,17 +5,19 @@ engine only decides whom it puts together, and who trains. Weights live on the C
 inputs are.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 
+from hcfl import rng
 from hcfl.core.aggregation import own_parameters
 from hcfl.core.client_statistics import compared_features, first_signatures
 from hcfl.core.cluster_log import Change, follow, missed_split, origins
-from hcfl.core.local_plan import Trainer, at_rest, job, train
-from hcfl.core.sgd import LocalSGD, cross_entropy_per_cluster
+from hcfl.core.local_plan import Job, Trainer, at_rest, train
+from hcfl.core.setting import RoundTask
+from hcfl.core.sgd import cross_entropy_per_cluster, shuffle
 from hcfl.core.state import Broadcast, ClientState, Update
 from hcfl.data.local_data import LocalData
 from hcfl.methods import Method
@@ -38,19 +40,17 @@ from hcfl.tiers.weighting import uniform
 
 
 def take_part(
-    method: Method,
-    network: Network,
-    sgd: LocalSGD,
-    data: LocalData,
-    broadcast: Broadcast,
-    clients: Sequence[int],
-    states: Mapping[int, ClientState],
-    seed: int,
-    trainer: Trainer = train,
+    task: RoundTask, trainer: Trainer = train, data: LocalData | None = None
 ) -> tuple[Update, list[ClientState]]:
-    """Do the work of some clients in a round; who takes part for the first time has no state yet."""
+    """Do the participants' work of a round, on `data`; by default their training data in the federation.
+
+    Returns what they send, and each one's new state.
+    """
+    method, network, seed = task.setting.method, task.setting.network, task.setting.seed
+    broadcast, clients = task.broadcast, task.participants
+    data = task.setting.federation.local_data(clients) if data is None else data
     segments, labels = data.segments, data.labels
-    known = [states.get(client) for client in clients]
+    known = [task.states.get(client) for client in clients]
     new = torch.tensor([state is None for state in known])
     weights = Weights.join(
         [
@@ -78,12 +78,18 @@ def take_part(
     plan = method.local.plan(
         Given(broadcast.ensemble, segments, weights, gamma, method.weighting.hard, broadcast.common, own)
     )
-    local = replace(sgd, proximal=method.local.proximal)
-    names = [("batches", broadcast.round, client) for client in clients]
-    purposes = [(seed, "local training", broadcast.round, client) for client in clients]
-    start = features if plan.received else _features(network, plan.start, data)
-    velocity = momentum(network, broadcast, plan.start, known) if sgd.keep_momentum else None
-    done = trainer(network, job(network, local, data, plan, start, seed, names, purposes, velocity))
+    sgd = replace(task.setting.sgd, proximal=method.local.proximal)
+    orders = [rng.torch_generator(seed, "batches", broadcast.round, client) for client in clients]
+    job = Job(
+        plan=plan,
+        features=features if plan.received else _features(network, plan.start, data),
+        data=data,
+        batches=shuffle(segments, sgd, orders, singles=not network.buffers),
+        sgd=sgd,
+        purposes=[(seed, "local training", broadcast.round, client) for client in clients],
+        velocity=momentum(network, broadcast, plan.start, known) if sgd.keep_momentum else None,
+    )
+    done = trainer(network, job)
     trained = done.models
     if isinstance(method.weighting, SettlesAfterTraining):
         distances = parameter_distances(network, broadcast.ensemble, trained.rows()).cpu()
@@ -103,7 +109,7 @@ def take_part(
         objective=None if uninformed.any() else objective(likelihood, weights.client, segments),
         counts=class_counts(gamma, labels, data.classes, segments) if method.uses_class_shares else None,
         prototypes=compared_features(method, features, data),
-        signatures=first_signatures(method, network, sgd, data, broadcast, clients, new, seed, trainer),
+        signatures=first_signatures(task, data, new, trainer),
         moments=moments,
     )
     own = _each(trained if method.local.kept else None, len(clients))

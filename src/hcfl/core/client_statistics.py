@@ -1,18 +1,17 @@
 """What clients send for tiers 3 and 4 beside their models: prototypes, and signatures, which are sent once."""
 
-from collections.abc import Sequence
 from dataclasses import replace
 
 import torch
 from torch import Tensor
 
-from hcfl.core.local_plan import Trainer, job
-from hcfl.core.sgd import LocalSGD
-from hcfl.core.state import Broadcast
+from hcfl import rng
+from hcfl.core.local_plan import Job, Trainer
+from hcfl.core.setting import RoundTask
+from hcfl.core.sgd import shuffle
 from hcfl.data.local_data import LocalData
 from hcfl.methods import Method
 from hcfl.methods.local_models import Plan
-from hcfl.models import Network
 from hcfl.models.ensemble import copies, embed, flatten
 from hcfl.models.inputs import some
 from hcfl.tiers import Prototypes, Signs
@@ -30,50 +29,36 @@ def compared_features(method: Method, features: Tensor | None, data: LocalData) 
     return None
 
 
-def first_signatures(
-    method: Method,
-    network: Network,
-    sgd: LocalSGD,
-    data: LocalData,
-    broadcast: Broadcast,
-    clients: Sequence[int],
-    new: Tensor,
-    seed: int,
-    trainer: Trainer,
-) -> dict[int, Tensor]:
-    """Return what clients send once: their update of the initial model, or what the distance makes of their data."""
+def first_signatures(task: RoundTask, data: LocalData, new: Tensor, trainer: Trainer) -> dict[int, Tensor]:
+    """Return what clients send once: their update of the initial model, or what the distance makes of their data.
+
+    `new` (participants,) says which of them take part for the first time.
+    """
+    method = task.setting.method
     signs = method.distance if "signatures" in method.needs and isinstance(method.distance, Signs) else None
     if not new.any() or not (signs or "first updates" in method.needs):
         return {}
     chosen = torch.nonzero(data.segments.each(new.unsqueeze(1))[:, 0]).flatten()
-    who = [client for client, is_new in zip(clients, new.tolist(), strict=True) if is_new]
+    who = [client for client, is_new in zip(task.participants, new.tolist(), strict=True) if is_new]
     segments = Segments(tuple(size for size, is_new in zip(data.segments.sizes, new.tolist(), strict=True) if is_new))
     theirs = LocalData(some(data.inputs, chosen.to(data.inputs.device)), data.labels[chosen], data.classes, segments)
     if signs is None:
-        return dict(zip(who, _first_updates(network, sgd, theirs, broadcast, who, seed, trainer), strict=True))
+        return dict(zip(who, _first_updates(task.only(who), theirs, trainer), strict=True))
     parts = zip(segments.split(theirs.inputs[:]), segments.split(theirs.labels), strict=True)
     return {client: signs.signature(*part) for client, part in zip(who, parts, strict=True)}
 
 
-def _first_updates(
-    network: Network,
-    sgd: LocalSGD,
-    data: LocalData,
-    broadcast: Broadcast,
-    clients: Sequence[int],
-    seed: int,
-    trainer: Trainer,
-) -> list[Tensor]:
-    """How one local epoch changes the initial model on each client's data."""
-    assert broadcast.anchor is not None
-    anchor, nothing = broadcast.anchor, torch.zeros(len(clients), 1, dtype=torch.long)
-    start = copies(anchor, nothing)
+def _first_updates(task: RoundTask, data: LocalData, trainer: Trainer) -> list[Tensor]:
+    """How one local epoch changes the initial model on each participant's data."""
+    assert task.broadcast.anchor is not None
+    anchor, clients, network = task.broadcast.anchor, task.participants, task.setting.network
+    start = copies(anchor, torch.zeros(len(clients), 1, dtype=torch.long))
     plan = Plan(start, torch.ones(len(clients), 1, 1), torch.ones(len(data), 1), start)
     features = embed(network, anchor.extractor(0), data.inputs) if anchor.topology == "split" else None
-    once = replace(sgd, epochs=1, proximal=0.0)
-    names = [("signature", client) for client in clients]
-    trained = trainer(
-        network, job(network, once, data, plan, features, seed, names, [(seed, *name) for name in names])
-    ).models.rows()
+    sgd = replace(task.setting.sgd, epochs=1, proximal=0.0)
+    purposes = [(task.setting.seed, "signature", client) for client in clients]
+    orders = [rng.torch_generator(*purpose) for purpose in purposes]
+    batches = shuffle(data.segments, sgd, orders, singles=not network.buffers)
+    trained = trainer(network, Job(plan, features, data, batches, sgd, purposes)).models.rows()
     before, after = (flatten(model.heads, model.extractors, network.buffers) for model in (anchor, trained))
     return [part.clone() for part in (after - before).unbind()]

@@ -1,20 +1,22 @@
-"""A round's uploads: those that are let in, as long as there are enough of them."""
+"""Which of a round's uploads count, which clients are missing, and what the user reads where too few uploads count.
+
+Pure functions: `rounds.run_clients` calls the engine, and asks here what its answer means.
+"""
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from math import ceil
 
 import torch
 
-from hcfl.core import admission
-from hcfl.core.setting import Setting
-from hcfl.core.state import Broadcast, ClientState, Missing, Update
+from hcfl.core.admission import Refusal, only
+from hcfl.core.setting import RoundTask
+from hcfl.core.state import ClientState, Missing, Update
 from hcfl.errors import InputError
 
 
 class NoQuorumError(InputError):
-    """Too few uploads count; `missing` are those that do not, of all tries at the round."""
+    """Too few uploads count; `missing` are the clients whose uploads do not, of all attempts at the round."""
 
     def __init__(self, sentence: str, round_: int, missing: tuple[Missing, ...]) -> None:
         super().__init__(sentence)
@@ -23,84 +25,55 @@ class NoQuorumError(InputError):
 
 
 @dataclass(frozen=True)
-class Gathered:
+class Admitted:
     """What counts in a round."""
 
     update: Update
     states: Mapping[int, ClientState]
-    """Of those who count; all others stay where they were."""
+    """The new states of the clients whose uploads count; all others keep their states."""
     missing: tuple[Missing, ...]
-    """Who does not, in all tries."""
+    """The clients whose uploads do not count, of all attempts."""
 
 
-def gather(
-    setting: Setting, broadcast: Broadcast, participants: Sequence[int], states: Mapping[int, ClientState]
-) -> Gathered:
-    """Ask clients and let in what can be; without a quorum, the round is played again, a few times."""
-    needed = max(1, ceil(setting.admission.quorum * len(participants) - 1e-9))
-    missing: tuple[Missing, ...] = ()
-    for attempt in range(setting.admission.tries):
-        message = replace(broadcast, attempt=attempt)
-        update, kept = setting.engine.execute(setting, message, participants, states)
-        refused = refused_by(setting, message, update)
-        lost = (*update.missing, *(Missing(client, refused[client], True) for client in sorted(refused)))
-        missing = (*missing, *(replace(one, attempt=attempt) for one in lost))
-        if len(update.clients) - len(refused) >= needed:
-            if refused:
-                update, kept = _without(setting, message, update, kept, refused, states)
-            return Gathered(update, dict(zip(update.clients, kept, strict=True)), missing)
-        broken = sum(map(_is_broken, refused.values()))
-        if broken > len(update.clients) / 2:
-            raise NoQuorumError(_diverged(setting, message.round), message.round, missing)
-        if not update.missing:
-            break  # everybody answered, and would send the same again
-    raise NoQuorumError(_too_few(setting, broadcast, participants, needed, missing), broadcast.round, missing)
+def missing_clients(update: Update, refused: Mapping[int, Refusal], attempt: int) -> tuple[Missing, ...]:
+    """Return the clients that did not answer in an attempt, then those whose uploads were refused."""
+    both = (*update.missing, *(Missing(client, refused[client].text, refused=True) for client in sorted(refused)))
+    return tuple(replace(one, attempt=attempt) for one in both)
 
 
-def refused_by(setting: Setting, broadcast: Broadcast, update: Update) -> dict[int, str]:
-    """Return whose numbers are not let in, and why."""
-    if not update.clients:
-        return {}
-    announced = [len(rows) for rows in setting.federation.train]
-    longest = setting.admission.longest_model
-    return admission.refusals(update, broadcast.ensemble, announced, setting.network.buffers, longest)
-
-
-def _without(
-    setting: Setting,
-    broadcast: Broadcast,
-    update: Update,
-    kept: Sequence[ClientState],
-    refused: Mapping[int, str],
-    states: Mapping[int, ClientState],
-) -> tuple[Update, list[ClientState]]:
-    """Take uploads out of a round; where clients' sums were added up already, the others are asked again."""
+def admit(
+    update: Update, states: Sequence[ClientState], refused: Mapping[int, Refusal], missing: tuple[Missing, ...]
+) -> Admitted:
+    """Take the refused uploads out of a round."""
     stays = [client not in refused for client in update.clients]
-    if update.moments is not None:
-        others = [client for client, stay in zip(update.clients, stays, strict=True) if stay]
-        return setting.engine.execute(setting, broadcast, others, states)
-    fine = admission.only(update, torch.tensor(stays))
-    return fine, [state for state, stay in zip(kept, stays, strict=True) if stay]
+    states = [state for state, stay in zip(states, stays, strict=True) if stay]
+    update = only(update, torch.tensor(stays)) if refused else update
+    return Admitted(update, dict(zip(update.clients, states, strict=True)), missing)
 
 
-def _is_broken(reason: str) -> bool:
-    return reason == admission.NOT_FINITE or reason.startswith(admission.TOO_LONG.partition("{")[0])
+def diverged(update: Update, refused: Mapping[int, Refusal]) -> bool:
+    """Whether most of the models that came are not finite or far too long: then the learning rate is to blame."""
+    broken = sum(refusal.kind in ("not finite", "too long") for refusal in refused.values())
+    return broken > len(update.clients) / 2
 
 
-def _diverged(setting: Setting, round_: int) -> str:
+def divergence(task: RoundTask, missing: tuple[Missing, ...]) -> NoQuorumError:
+    """Return the error of a round in which training diverged."""
+    setting, round_ = task.setting, task.broadcast.round
     also = ", or a model without batch normalisation, which a few samples can upset" if setting.network.buffers else ""
-    return f"training.lr = {setting.sgd.lr:g}: training diverged in round {round_}; try a smaller one{also}"
+    sentence = f"training.lr = {setting.sgd.lr:g}: training diverged in round {round_}; try a smaller one{also}"
+    return NoQuorumError(sentence, round_, missing)
 
 
-def _too_few(
-    setting: Setting, broadcast: Broadcast, participants: Sequence[int], needed: int, missing: Sequence[Missing]
-) -> str:
-    attempts = 1 + max((one.attempt for one in missing), default=0)
+def no_quorum(task: RoundTask, missing: tuple[Missing, ...]) -> NoQuorumError:
+    """Return the error of a round in which too few uploads count, with the commonest reason of the last attempt."""
+    attempts, asked = 1 + max((one.attempt for one in missing), default=0), len(task.participants)
     last = [one for one in missing if one.attempt == attempts - 1]
     (why, times), *_ = Counter(one.reason for one in last).most_common(1)
     tries = f" after {attempts} tries" if attempts > 1 else ""
-    return (
-        f"admission.quorum = {setting.admission.quorum:g}: {len(participants) - len(last)} of {len(participants)} "
-        f"uploads count in round {broadcast.round}{tries}, but {needed} are needed ({times} {why}); "
+    sentence = (
+        f"admission.quorum = {task.setting.admission.quorum:g}: {asked - len(last)} of {asked} "
+        f"uploads count in round {task.broadcast.round}{tries}, but {task.needed} are needed ({times} {why}); "
         "what was reached is saved"
     )
+    return NoQuorumError(sentence, task.broadcast.round, missing)

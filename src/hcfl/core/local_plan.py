@@ -1,14 +1,14 @@
 """Local training as a job: which models, which samples in which order; the sequential trainer."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import torch
 from torch import Tensor
 
 from hcfl import rng
-from hcfl.core.sgd import Batches, LocalSGD, shuffle, train_extractor, train_heads, train_model
+from hcfl.core.sgd import Batches, LocalSGD, Supervision, train_extractor, train_heads, train_model
 from hcfl.data.local_data import LocalData
 from hcfl.methods.local_models import Plan
 from hcfl.models import Network, Params
@@ -48,23 +48,6 @@ class Trained:
     """The momentum at the end, where clients keep it."""
 
 
-def job(
-    network: Network,
-    sgd: LocalSGD,
-    data: LocalData,
-    plan: Plan,
-    features: Tensor | None,
-    seed: int,
-    names: Sequence[tuple[int | str, ...]],
-    purposes: Sequence[tuple[int | str, ...]],
-    velocity: Copies | None = None,
-) -> Job:
-    """Shuffle the samples of each client by its own random numbers, which `names` tell apart."""
-    generators = [rng.torch_generator(seed, *name) for name in names]
-    batches = shuffle(data.segments, sgd, generators, singles=not network.buffers)
-    return Job(plan, features, data, batches, sgd, purposes, velocity)
-
-
 Trainer = Callable[[Network, Job], Trained]
 """The training of some clients, as an engine does it."""
 
@@ -94,19 +77,18 @@ def _train_one(network: Network, job: Job, client: int, velocity: Ensemble | Non
     inputs, device, batches, sgd = job.data.inputs, job.data.inputs.device, job.batches.of(client), job.sgd
     start, anchor = job.plan.start.of(client), job.plan.anchor.of(client)
     labels, gamma = job.data.labels.to(device), job.plan.gamma.to(device)
-    key = job.key(client, "extractor")
+    supervision = Supervision(labels, gamma, batches, sgd, job.key(client, "extractor"))
     if start.topology == "split":
         extractor, heads, anchors = start.extractor(0), start.heads, (anchor.extractor(0), anchor.heads)
         momenta = None if velocity is None else (velocity.extractor(0), velocity.heads)
-        samples = labels, gamma, batches, sgd
         if sgd.order == "together":
-            extractor, heads = train_model(network, extractor, heads, inputs, *samples, anchors, momenta, key)
+            extractor, heads = train_model(network, extractor, heads, inputs, supervision, anchors, momenta)
         else:
             assert job.features is not None
             of_extractor, of_heads = momenta or (None, None)
-            first = job.key(client, "heads")
-            heads = train_heads(network, heads, job.features, *samples, anchors[1], of_heads, first)
-            extractor = train_extractor(network, extractor, heads, inputs, *samples, anchors[0], of_extractor, key)
+            first = replace(supervision, key=job.key(client, "heads"))
+            heads = train_heads(network, heads, job.features, first, anchors[1], of_heads)
+            extractor = train_extractor(network, extractor, heads, inputs, supervision, anchors[0], of_extractor)
         return Ensemble(stack([extractor]), heads, "split")
     models = [
         train_model(
@@ -114,13 +96,9 @@ def _train_one(network: Network, job: Job, client: int, velocity: Ensemble | Non
             start.extractor(k),
             rows(start.heads, [k]),
             inputs,
-            labels,
-            gamma[:, [k]],
-            batches,
-            sgd,
+            replace(supervision, gamma=gamma[:, [k]]),
             (anchor.extractor(k), rows(anchor.heads, [k])),
             None if velocity is None else (velocity.extractor(k), _column(velocity.heads, k)),
-            key,
         )
         for k in range(start.clusters)
     ]

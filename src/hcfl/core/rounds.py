@@ -7,9 +7,9 @@ from time import perf_counter
 from torch import Tensor
 
 from hcfl import rng
-from hcfl.core import server
+from hcfl.core import collect, server
+from hcfl.core.admission import refusals
 from hcfl.core.cluster_log import Split
-from hcfl.core.collect import gather
 from hcfl.core.evaluation import (
     TestResult,
     as_clients_know,
@@ -23,8 +23,8 @@ from hcfl.core.evaluation import (
     without_shares,
 )
 from hcfl.core.record import PHASES, Record
-from hcfl.core.setting import Setting
-from hcfl.core.state import RunState, Update
+from hcfl.core.setting import RoundTask, Setting
+from hcfl.core.state import Missing, RunState, Update
 from hcfl.methods import Method
 from hcfl.models.ensemble import Ensemble
 from hcfl.tiers.distance import without_shared_class
@@ -54,9 +54,9 @@ def play_round(setting: Setting, state: RunState, evaluate: bool = True) -> tupl
     message = server.broadcast(method, state.server, federation.classes)
     participants = sample_clients(setting, message.round)
 
-    # 2. Clients: catch up, E-step, local training; what is no possible upload does not count.
-    gathered = gather(setting, message, participants, state.clients)
-    update, clients = gathered.update, {**state.clients, **gathered.states}
+    # 2. Clients: catch up, E-step, local training. Uploads that fail the admission checks do not count.
+    admitted = run_clients(RoundTask(setting, message, participants, state.clients))
+    update, clients = admitted.update, {**state.clients, **admitted.states}
     participants = list(update.clients)
 
     # 3. Server: aggregate, distances (tier 4), adapt (tier 3).
@@ -94,9 +94,32 @@ def play_round(setting: Setting, state: RunState, evaluate: bool = True) -> tupl
         seconds=_by_phase(*times, perf_counter()),
         changes=changes,
         distances=distances if any(isinstance(change, Split) for change in changes) else None,
-        missing=gathered.missing,
+        missing=admitted.missing,
     )
     return RunState(after, clients, test.weights), record
+
+
+def run_clients(task: RoundTask) -> collect.Admitted:
+    """Execute the participants until enough uploads count, at most `admission.tries` times.
+
+    Raises `NoQuorumError` where they never do, or where most models diverged.
+    """
+    engine, missing = task.setting.engine, tuple[Missing, ...]()
+    for attempt in range(task.setting.admission.tries):
+        task = task.attempt(attempt)
+        update, states = engine.execute(task)
+        refused = refusals(task, update)
+        missing += collect.missing_clients(update, refused, attempt)
+        if len(update.clients) - len(refused) >= task.needed:
+            if refused and update.moments is not None:  # sums over all clients cannot be taken apart: run the others
+                update, states = engine.execute(task.only([one for one in update.clients if one not in refused]))
+                refused = {}
+            return collect.admit(update, states, refused, missing)
+        if collect.diverged(update, refused):
+            raise collect.divergence(task, missing)
+        if not update.missing:
+            break  # all clients answered, and would send the same again
+    raise collect.no_quorum(task, missing)
 
 
 def _by_phase(*times: float) -> dict[str, float]:

@@ -1,12 +1,11 @@
-"""Everything about a run that does not change between rounds, and who executes clients."""
+"""What does not change between rounds (`Setting`), one round's work for clients (`RoundTask`), and engines."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, replace
+from math import ceil
 from typing import Literal, Protocol
 
-from hcfl.core.admission import Admission
-from hcfl.core.client import take_part
-from hcfl.core.local_plan import Trainer, train
+from hcfl.config import AdmissionConfig
 from hcfl.core.sgd import LocalSGD
 from hcfl.core.state import Broadcast, ClientState, Update
 from hcfl.data import Federation
@@ -14,21 +13,13 @@ from hcfl.methods import Method
 from hcfl.models import Network
 
 
-class Engine(Protocol):
-    """Whoever executes the clients' work of a round."""
+def uploads_needed(quorum: float, clients: int) -> int:
+    """Return how many uploads of so many sampled clients make a quorum, a share in (0, 1]; at least one.
 
-    def execute(
-        self,
-        setting: "Setting",
-        broadcast: Broadcast,
-        participants: Sequence[int],
-        states: Mapping[int, ClientState],
-    ) -> tuple[Update, list[ClientState]]:
-        """Return what the participants send, and each one's new state, in the order of the update's clients.
-
-        Some of them may be missing, where they are on other machines, or fail: then the update says who, and why.
-        """
-        ...
+    >>> uploads_needed(0.7, 10)
+    7
+    """
+    return max(1, ceil(quorum * clients - 1e-9))
 
 
 @dataclass(frozen=True)
@@ -38,24 +29,51 @@ class Setting:
     federation: Federation
     method: Method
     network: Network
-    engine: Engine
-    sgd: LocalSGD = field(default_factory=LocalSGD)
-    participation: float = 1.0
-    newcomers: Literal["persistent", "fresh"] = "persistent"
-    plain_newcomers: bool = False
+    engine: "Engine"
+    sgd: LocalSGD
+    admission: AdmissionConfig
+    participation: float
+    """Share of the clients that are sampled each round."""
+    newcomers: Literal["persistent", "fresh"]
+    plain_newcomers: bool
     """Whether newcomers find their weights without P_k."""
-    evaluate_every: int = 1
+    evaluate_every: int
     """Rounds between two measurements of Val and Test."""
-    seed: int = 0
-    admission: Admission = field(default_factory=Admission)
+    seed: int
 
-    def take_part(
-        self,
-        clients: Sequence[int],
-        broadcast: Broadcast,
-        states: Mapping[int, ClientState],
-        trainer: Trainer = train,
-    ) -> tuple[Update, list[ClientState]]:
-        """Do the work of some clients together, on their data."""
-        data = self.federation.local_data(clients)
-        return take_part(self.method, self.network, self.sgd, data, broadcast, clients, states, self.seed, trainer)
+
+@dataclass(frozen=True)
+class RoundTask:
+    """The clients' work of one round: what an engine needs to execute it."""
+
+    setting: Setting
+    broadcast: Broadcast
+    """What the server sends to each participant."""
+    participants: Sequence[int]
+    """Ids of the sampled clients."""
+    states: Mapping[int, ClientState]
+    """By client id; a client that takes part for the first time has none."""
+
+    @property
+    def needed(self) -> int:
+        """How many uploads the round needs."""
+        return uploads_needed(self.setting.admission.quorum, len(self.participants))
+
+    def only(self, participants: Sequence[int]) -> "RoundTask":
+        """Return the same work for some of the participants."""
+        return replace(self, participants=participants)
+
+    def attempt(self, number: int) -> "RoundTask":
+        """Return the same work as the attempt with this number at the round, from 0."""
+        return replace(self, broadcast=replace(self.broadcast, attempt=number))
+
+
+class Engine(Protocol):
+    """Executes the clients' work of a round: in this process, or on other machines."""
+
+    def execute(self, task: RoundTask) -> tuple[Update, list[ClientState]]:
+        """Return what the participants send, and each one's new state, in the order of the update's clients.
+
+        Clients that fail or do not answer are left out of both; `Update.missing` names them, with the reason.
+        """
+        ...

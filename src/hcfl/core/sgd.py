@@ -8,7 +8,7 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy, pad
 from torch.nn.utils.rnn import pad_sequence
 
-from hcfl.config import Order
+from hcfl.config import Order, TrainingConfig
 from hcfl.models import Network, Params, drop
 from hcfl.models.inputs import Inputs
 from hcfl.tiers.client_segments import Segments
@@ -16,21 +16,37 @@ from hcfl.tiers.client_segments import Segments
 
 @dataclass(frozen=True)
 class LocalSGD:
-    """How clients train. The learning rate is constant."""
+    """How clients train; `TrainingConfig` has the defaults. The learning rate is constant."""
 
-    lr: float = 0.06
-    momentum: float = 0.9
-    keep_momentum: bool = False
+    lr: float
+    momentum: float
+    keep_momentum: bool
     """Whether a client's momentum goes on from its last round, as with one optimiser per client; else it is reset."""
-    weight_decay: float = 5e-4
-    batch: int = 128
-    epochs: int = 1
+    weight_decay: float
+    batch: int
+    epochs: int
+    order: Order
+    """Full models are always trained as a whole."""
+    drop_last: bool
+    """Whether an epoch leaves out its last batch where that is not full, unless it is the only one."""
     proximal: float = 0.0
     """λ of the term λ/2‖θ − anchor‖² that some methods add to every loss."""
-    order: Order = "heads-first"
-    """Full models are always trained as a whole."""
-    drop_last: bool = False
-    """Whether an epoch leaves out its last batch where that is not full, unless it is the only one."""
+
+    @classmethod
+    def of(cls, training: TrainingConfig) -> "LocalSGD":
+        """Return how clients train by a section of the configuration in which batch size and epochs are set."""
+        assert training.batch is not None
+        assert training.epochs is not None
+        return cls(
+            lr=training.lr,
+            momentum=training.momentum,
+            keep_momentum=training.keep_momentum,
+            weight_decay=training.weight_decay,
+            batch=training.batch,
+            epochs=training.epochs,
+            order=training.order,
+            drop_last=training.drop_last,
+        )
 
 
 def cross_entropy_per_cluster(logits: Tensor, labels: Tensor) -> Tensor:
@@ -126,31 +142,50 @@ def line_up_velocities(params: Sequence[Params], velocities: Sequence[Params] | 
     return [velocity[name] for p, velocity in zip(params, velocities, strict=True) for name in p]
 
 
+@dataclass(frozen=True)
+class Supervision:
+    """What one client's training goes by: labels, their weights, the order of samples, and the optimiser."""
+
+    labels: Tensor
+    """(samples,)."""
+    gamma: Tensor
+    """γ: how much each sample counts for each head, (samples, heads)."""
+    batches: Sequence[Tensor]
+    """The samples of each step."""
+    sgd: LocalSGD
+    key: int = 0
+    """What the masks of dropout come from, which are fresh in every step."""
+
+    @property
+    def steps(self) -> list[tuple[int, Tensor]]:
+        """The batches with their numbers."""
+        return [*enumerate(self.batches)]
+
+    def loss(self, logits: Tensor, batch: Tensor) -> Tensor:
+        """Return the weighted loss of a batch from its logits (batch, heads, classes)."""
+        return weighted_loss(logits, self.labels[batch], self.gamma[batch])
+
+
 def train_heads(
     network: Network,
     heads: Params,
     features: Tensor,
-    labels: Tensor,
-    gamma: Tensor,
-    batches: Sequence[Tensor],
-    sgd: LocalSGD,
+    supervision: Supervision,
     anchor: Params | None = None,
     velocity: Params | None = None,
-    key: int = 0,
 ) -> Params:
-    """Train stacked heads on frozen features, each with its column of γ: eq. (6).
+    """Train stacked heads on frozen features (samples, features), each with its column of γ: equation (6).
 
     Here and below, the proximal term's anchor is where training starts, unless another is given; a velocity that is
-    given is updated in place; `key` names the masks of dropout, which are fresh in every step.
+    given is updated in place.
     """
 
     def loss(step: tuple[int, Tensor], heads: Params) -> Tensor:
         number, batch = step
-        seen = drop(features[batch], network.dropout, key, number)
-        logits = network.logits(heads, seen, training=True)
-        return weighted_loss(logits, labels[batch], gamma[batch])
+        seen = drop(features[batch], network.dropout, supervision.key, number)
+        return supervision.loss(network.logits(heads, seen, training=True), batch)
 
-    return descend([heads], loss, [*enumerate(batches)], sgd, _alone(anchor), _alone(velocity))[0]
+    return descend([heads], loss, supervision.steps, supervision.sgd, _alone(anchor), _alone(velocity))[0]
 
 
 def train_extractor(
@@ -158,13 +193,9 @@ def train_extractor(
     extractor: Params,
     heads: Params,
     inputs: Inputs,
-    labels: Tensor,
-    gamma: Tensor,
-    batches: Sequence[Tensor],
-    sgd: LocalSGD,
+    supervision: Supervision,
     anchor: Params | None = None,
     velocity: Params | None = None,
-    key: int = 0,
 ) -> Params:
     """Train the extractor with the heads held fixed: eq. (7)."""
     parameters, statistics = trained_parts(network, extractor)
@@ -172,10 +203,10 @@ def train_extractor(
     def loss(step: tuple[int, Tensor], parameters: Params) -> Tensor:
         number, batch = step
         features = network.embed(parameters | statistics, inputs[batch], training=True)
-        features = drop(features, network.dropout, key, number)
-        return weighted_loss(network.logits(heads, features, training=True), labels[batch], gamma[batch])
+        features = drop(features, network.dropout, supervision.key, number)
+        return supervision.loss(network.logits(heads, features, training=True), batch)
 
-    found = descend([parameters], loss, [*enumerate(batches)], sgd, _alone(anchor), _alone(velocity))[0]
+    found = descend([parameters], loss, supervision.steps, supervision.sgd, _alone(anchor), _alone(velocity))[0]
     return found | statistics
 
 
@@ -184,13 +215,9 @@ def train_model(
     extractor: Params,
     heads: Params,
     inputs: Inputs,
-    labels: Tensor,
-    gamma: Tensor,
-    batches: Sequence[Tensor],
-    sgd: LocalSGD,
+    supervision: Supervision,
     anchor: tuple[Params, Params] | None = None,
     velocity: tuple[Params, Params] | None = None,
-    key: int = 0,
 ) -> tuple[Params, Params]:
     """Train an extractor and its stacked heads together, each head with its column of γ: eqs. (6) and (7) in one step.
 
@@ -201,10 +228,10 @@ def train_model(
     def loss(step: tuple[int, Tensor], parameters: Params, heads: Params) -> Tensor:
         number, batch = step
         features = network.embed(parameters | statistics, inputs[batch], training=True)
-        features = drop(features, network.dropout, key, number)
-        return weighted_loss(network.logits(heads, features, training=True), labels[batch], gamma[batch])
+        features = drop(features, network.dropout, supervision.key, number)
+        return supervision.loss(network.logits(heads, features, training=True), batch)
 
-    parameters, heads = descend([parameters, heads], loss, [*enumerate(batches)], sgd, anchor, velocity)
+    parameters, heads = descend([parameters, heads], loss, supervision.steps, supervision.sgd, anchor, velocity)
     return parameters | statistics, heads
 
 

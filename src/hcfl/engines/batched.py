@@ -1,11 +1,11 @@
 """All clients at once: one shared pass of the extractor, and local training as one tensor program."""
 
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from hcfl.core.client import take_part
 from hcfl.core.local_plan import Job, Trained, train
-from hcfl.core.setting import Setting
-from hcfl.core.state import Broadcast, ClientState, Update
+from hcfl.core.setting import RoundTask
+from hcfl.core.state import ClientState, Update
 from hcfl.engines.batched_training import train_together
 from hcfl.engines.stacked import one_by_one, stacked
 from hcfl.models import Network
@@ -18,15 +18,9 @@ class Batched:
     compiled: bool = False
     """Whether to compile the network: minutes at the first round of its kind, then several times faster on a GPU."""
 
-    def execute(
-        self,
-        setting: Setting,
-        broadcast: Broadcast,
-        participants: Sequence[int],
-        states: Mapping[int, ClientState],
-    ) -> tuple[Update, list[ClientState]]:
+    def execute(self, task: RoundTask) -> tuple[Update, list[ClientState]]:
         """Return what the participants send, and each one's new state."""
-        return setting.take_part(participants, broadcast, states, self.train)
+        return take_part(task, self.train)
 
     def train(self, network: Network, job: Job) -> Trained:
         """Train all clients' models together; layers that draw random numbers take one client after another."""

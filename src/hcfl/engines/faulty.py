@@ -5,7 +5,7 @@ bad is a message of its own, and passes the same admission as one from another m
 """
 
 from bisect import bisect_right
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import accumulate
 
@@ -15,8 +15,7 @@ from torch import Tensor
 from hcfl import rng
 from hcfl.config import Config, FaultsConfig
 from hcfl.core import admission
-from hcfl.core.collect import refused_by
-from hcfl.core.setting import Engine, Setting
+from hcfl.core.setting import Engine, RoundTask
 from hcfl.core.state import Broadcast, ClientState, Missing, Update
 from hcfl.data import Federation
 from hcfl.errors import InputError
@@ -39,32 +38,26 @@ class Faulty:
     scaling: frozenset[int] = field(default_factory=frozenset)
     """Clients whose change is multiplied by a factor, in every round."""
 
-    def execute(
-        self,
-        setting: Setting,
-        broadcast: Broadcast,
-        participants: Sequence[int],
-        states: Mapping[int, ClientState],
-    ) -> tuple[Update, list[ClientState]]:
+    def execute(self, task: RoundTask) -> tuple[Update, list[ClientState]]:
         """Return what is let in of what participants send, and who is missing; honest uploads are left to others."""
-        theirs = replace(setting, federation=self.data)
-        fails = drawn(self.faults, setting.seed, broadcast)
-        failing = {client: fails[client] for client in participants if client in fails}
-        honest, kept = Update.of_nobody(broadcast), list[ClientState]()
-        if others := [client for client in participants if client not in failing]:
-            honest, kept = self.inner.execute(theirs, broadcast, others, states)
-            honest = self._scaled(broadcast, honest)
+        theirs = replace(task, setting=replace(task.setting, federation=self.data))
+        fails = drawn(self.faults, task.setting.seed, task.broadcast)
+        failing = {client: fails[client] for client in task.participants if client in fails}
+        honest, kept = Update.of_nobody(task.broadcast), list[ClientState]()
+        if others := [client for client in task.participants if client not in failing]:
+            honest, kept = self.inner.execute(theirs.only(others))
+            honest = self._scaled(task.broadcast, honest)
 
         missing: list[Missing] = []
         sent: dict[int, tuple[Update, ClientState]] = {}
         for client, kind in failing.items():
-            answer = self._answer(theirs, broadcast, client, kind, states)
+            answer = self._answer(theirs.only([client]), kind)
             if isinstance(answer, Missing):
                 missing.append(answer)
             else:
                 sent[client] = answer
-        refused = _refused(setting, broadcast, honest, [update for update, _ in sent.values()])
-        missing += [Missing(client, reason, refused=True) for client, reason in refused.items()]
+        refused = _refused(task, honest, [update for update, _ in sent.values()])
+        missing += [Missing(client, refusal.text, refused=True) for client, refusal in refused.items()]
 
         passed = [pair for client, pair in sent.items() if client not in refused]
         uploads = [update for update, _ in passed]
@@ -72,21 +65,20 @@ class Faulty:
         gone = tuple(sorted(missing, key=lambda one: one.client))
         return replace(update, missing=gone), [*kept, *(state for _, state in passed)]
 
-    def _answer(
-        self, setting: Setting, broadcast: Broadcast, client: int, kind: str, states: Mapping[int, ClientState]
-    ) -> Missing | tuple[Update, ClientState]:
-        """Return what one client that fails sends, if it comes at all and has the form of an upload."""
+    def _answer(self, task: RoundTask, kind: str) -> Missing | tuple[Update, ClientState]:
+        """Return what the only participant sends, which fails, if it comes at all and has the form of an upload."""
+        (client,), broadcast, seed = task.participants, task.broadcast, task.setting.seed
         if kind in SILENT:
             return Missing(client, SILENT[kind])
         if kind == "straggle":
-            draw = rng.numpy_generator(setting.seed, "straggle", broadcast.round, broadcast.attempt, client)
+            draw = rng.numpy_generator(seed, "straggle", broadcast.round, broadcast.attempt, client)
             time, deadline = 1 / (1 - draw.random()), self.faults.deadline
             if time > deadline:
                 return Missing(client, f"answered after {time:.3g} times the usual time, the deadline is {deadline:g}")
-        update, (state,) = self.inner.execute(setting, broadcast, [client], states)
+        update, (state,) = self.inner.execute(task)
         update = self._scaled(broadcast, update)
         if kind in SPOIL:
-            update = SPOIL[kind](update, setting.seed, broadcast)
+            update = SPOIL[kind](update, seed, broadcast)
         asked = admission.Asked(broadcast.round, client, len(broadcast.clusters), broadcast.ensemble)
         problem = admission.problem_with(update, broadcast.round - (kind == "stale"), asked)
         return (update, state) if problem is None else Missing(client, problem, refused=True)
@@ -100,12 +92,12 @@ class Faulty:
         return lengthened(update, broadcast, factors)
 
 
-def _refused(setting: Setting, broadcast: Broadcast, honest: Update, sent: Sequence[Update]) -> dict[int, str]:
+def _refused(task: RoundTask, honest: Update, sent: Sequence[Update]) -> dict[int, admission.Refusal]:
     """Return which of the uploads of clients that fail are not let in, beside those of honest ones."""
     odd = admission.unlike([honest, *sent])
     alike = [update for update in sent if not set(update.clients) & set(odd)]
-    found = refused_by(setting, broadcast, Update.join([honest, *alike]))
-    spoilt = {client: reason for client, reason in found.items() if client not in honest.clients}
+    found = admission.refusals(task, Update.join([honest, *alike]))
+    spoilt = {client: refusal for client, refusal in found.items() if client not in honest.clients}
     return dict.fromkeys(odd, admission.UNLIKE) | spoilt
 
 

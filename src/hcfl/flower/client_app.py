@@ -13,7 +13,7 @@ from flwr.clientapp import ClientApp
 from hcfl.config import Config, PrivacyConfig
 from hcfl.core.client import catch_up, take_part
 from hcfl.core.evaluation import mixture
-from hcfl.core.setting import Setting
+from hcfl.core.setting import RoundTask, Setting
 from hcfl.core.state import Broadcast, ClientState, Update
 from hcfl.engines.flower import dp, records, secagg_client
 from hcfl.engines.flower.messages import Common, Question, Reply, Task, broadcast_of
@@ -94,13 +94,14 @@ def _reply(task: Task, context: Context) -> Reply:
 def _upload(task: Task, context: Context, protect: "Callable[[_Done], Parts]") -> Upload:
     try:
         done = _take_part(task, context)
-        diverged = not done.update.finite.all()
+        diverged = not bool(done.update.finite.all())
         parts = {} if diverged else protect(done)
     except InputError as error:
         print(f"Round {task.round}: {error}", flush=True)  # here, since it may tell something of the data
         lost = isinstance(error, StateLostError)
         return Upload(task.common.experiment, task.round, task.client, {}, problem=FAILED, lost=lost)
-    return Upload(task.common.experiment, task.round, task.client, parts, problem=DIVERGED if diverged else "")
+    problem = DIVERGED if diverged else ""
+    return Upload(task.common.experiment, task.round, task.client, parts, problem=problem, diverged=diverged)
 
 
 def _noised(done: "_Done", privacy: PrivacyConfig, message: Message, context: Context) -> Parts:
@@ -166,9 +167,7 @@ def _take_part(task: Task, context: Context) -> _Done:
     data, known = mine.federation.local_data([0]), {} if state is None else {task.client: state}
     with threads(prepared.threads):
         held_out = measure(setting, broadcast, task.client, state, mine)
-        update, (after,) = take_part(
-            setting.method, setting.network, setting.sgd, data, broadcast, [task.client], known, setting.seed
-        )
+        update, (after,) = take_part(RoundTask(setting, broadcast, [task.client], known), data=data)
     store.save(after, task.since)
     return _Done(task.round, setting.method, broadcast.ensemble, replace(update, held_out=held_out), store)
 

@@ -28,6 +28,8 @@ class RunSettings:
     """The clients that hold their own data; none: they hold parts of one source, simulated."""
     out: Path
     resume: bool
+    quorum: float
+    """A round counts with at least this share of the sampled clients."""
     patience: Patience
     problem_file: Path | None
     """Where a sentence goes if the run cannot go on."""
@@ -42,18 +44,18 @@ def read(given: Mapping[str, Any]) -> RunSettings:
     names, config = _names(given, "names"), _config(given)
     patience = Patience(
         timeout=_number(given, "timeout", Patience.timeout),
-        quorum=_number(given, "quorum", config.admission.quorum),
         limit=_number(given, "wait", Patience.limit),
     )
-    if patience.quorum > 1:
-        raise InputError(f"quorum = {patience.quorum:g}: must be above 0 and at most 1")
+    quorum = _number(given, "quorum", config.admission.quorum)
+    if quorum > 1:
+        raise InputError(f"quorum = {quorum:g}: must be above 0 and at most 1")
     if len(set(names)) < len(names):
         raise InputError(f"names = {', '.join(names)}: two clients have the same name")
     mean, std = given.get("mean", Public.mean), _number(given, "std", Public.std)
     if isinstance(mean, bool) or not isinstance(mean, int | float):
         raise InputError(f"mean = {mean!r}: must be a number")
     public = Public(_names(given, "classes"), float(mean), std)
-    return RunSettings(config, names, out, bool(resumed), patience, Path(problem) if problem else None, public)
+    return RunSettings(config, names, out, bool(resumed), quorum, patience, Path(problem) if problem else None, public)
 
 
 def _names(given: Mapping[str, Any], key: str) -> tuple[str, ...]:

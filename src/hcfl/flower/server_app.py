@@ -5,7 +5,6 @@ import time
 from contextlib import ExitStack
 from dataclasses import replace
 from functools import partial
-from math import ceil
 from pathlib import Path
 from uuid import uuid4
 
@@ -14,10 +13,10 @@ from flwr.serverapp import Grid, ServerApp
 
 from hcfl.core import serialization, server
 from hcfl.core.record import Record
-from hcfl.core.setting import Engine
+from hcfl.core.setting import Engine, uploads_needed
 from hcfl.data import Federation
 from hcfl.engines.flower.directory import Directory
-from hcfl.engines.flower.engine import Patience, Remote
+from hcfl.engines.flower.engine import Remote
 from hcfl.engines.flower.messages import Common, Question
 from hcfl.engines.flower.private_engine import Private
 from hcfl.errors import InputError
@@ -94,7 +93,7 @@ def play(grid: Grid, settings: RunSettings) -> None:
             engine = Private(directory, common, prepared.config.privacy, settings.patience)
         metrics = opened.metrics if opened else []
         say = partial(_say, prepared.setting.federation)
-        play_on(_with_engine(prepared, engine, settings.patience), out, metrics, say, checkpoint_every=1)
+        play_on(_with_engine(prepared, engine, settings.quorum), out, metrics, say, checkpoint_every=1)
 
 
 def _simulated(out: Path) -> Agreement:
@@ -105,7 +104,7 @@ def _simulated(out: Path) -> Agreement:
 def _deployed(settings: RunSettings, directory: Directory) -> Agreement:
     """Wait for the clients, a while for all of them, longer for a quorum; settle on what they have in common."""
     names, patience, began = settings.names, settings.patience, time.monotonic()
-    needed = max(1, ceil(patience.quorum * len(names)))
+    needed = uploads_needed(settings.quorum, len(names))
     directory.wait_for(range(len(names)), len(names), min(patience.timeout, patience.limit))
     here = directory.wait_for(range(len(names)), needed, patience.limit - (time.monotonic() - began))
     if len(here) < needed:
@@ -134,8 +133,8 @@ def _check_number(directory: Directory, federation: Federation) -> None:
         )
 
 
-def _with_engine(prepared: Prepared, engine: Engine, patience: Patience) -> Prepared:
-    admission = replace(prepared.setting.admission, quorum=patience.quorum)
+def _with_engine(prepared: Prepared, engine: Engine, quorum: float) -> Prepared:
+    admission = prepared.setting.admission.model_copy(update={"quorum": quorum})
     return replace(prepared, setting=replace(prepared.setting, engine=engine, admission=admission))
 
 

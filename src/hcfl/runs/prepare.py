@@ -12,7 +12,6 @@ from torch import nn
 from hcfl import methods, rng
 from hcfl.config import Config, MethodConfig, ModelConfig, plugins
 from hcfl.core import rounds
-from hcfl.core.admission import Admission
 from hcfl.core.evaluation import without_shares
 from hcfl.core.setting import Engine, Setting
 from hcfl.core.sgd import LocalSGD
@@ -79,31 +78,19 @@ def prepare(
         identical=isinstance(method.weighting, Assigned),
     )
     network = replace(network, half=config.precision == "bf16")
-    training = config.training
-    assert training.batch is not None
-    assert training.epochs is not None
     federation = federation.to(device)
     setting = Setting(
         federation=federation,
         method=method,
         network=network,
         engine=with_faults(engine_of(config), config, federation, method),
-        sgd=LocalSGD(
-            lr=training.lr,
-            momentum=training.momentum,
-            keep_momentum=training.keep_momentum,
-            weight_decay=training.weight_decay,
-            batch=training.batch,
-            epochs=training.epochs,
-            order=training.order,
-            drop_last=training.drop_last,
-        ),
-        participation=training.participation,
+        sgd=LocalSGD.of(config.training),
+        participation=config.training.participation,
         newcomers=config.evaluation.newcomers,
         plain_newcomers=config.evaluation.plain_newcomers,
         evaluate_every=config.evaluation.evaluate_every,
         seed=config.seed,
-        admission=Admission(**config.admission.model_dump()),
+        admission=config.admission,
     )
     return Prepared(config, setting, rounds.begin(setting, ensemble.to(device)))
 

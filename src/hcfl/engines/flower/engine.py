@@ -1,13 +1,12 @@
 """The engine whose clients are on other machines: one message to each in a round, bounded waits, a quorum."""
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from math import ceil
 
 from hcfl.core import admission
-from hcfl.core.setting import Setting
-from hcfl.core.state import Broadcast, ClientState, Missing, Update
+from hcfl.core.setting import RoundTask
+from hcfl.core.state import ClientState, Missing, Update
 from hcfl.engines.flower.directory import PAUSE, Directory
 from hcfl.engines.flower.exchange import ask
 from hcfl.engines.flower.messages import Common, Reply, Task, answers, asked_of, task_for
@@ -21,8 +20,6 @@ class Patience:
 
     timeout: float = 300.0
     """Seconds that a client has for its part of a round."""
-    quorum: float = 0.5
-    """A round counts with at least this share of the sampled clients."""
     limit: float = 1800.0
     """Seconds that a round waits for its quorum in all."""
 
@@ -37,15 +34,9 @@ class Remote:
     lost: set[int] = field(default_factory=set)
     """Clients who no longer have the state that the server knows of; they start anew."""
 
-    def execute(
-        self,
-        setting: Setting,
-        broadcast: Broadcast,
-        participants: Sequence[int],
-        states: Mapping[int, ClientState],
-    ) -> tuple[Update, list[ClientState]]:
+    def execute(self, task: RoundTask) -> tuple[Update, list[ClientState]]:
         """Return what those who answered sent, and what the server knows of them: never more than they sent."""
-        needed = max(1, ceil(self.patience.quorum * len(participants)))
+        broadcast, participants, needed = task.broadcast, task.participants, task.needed
         end = time.monotonic() + self.patience.limit
         updates: dict[int, Update] = {}
         missing: dict[int, Missing] = {}
@@ -53,8 +44,9 @@ class Remote:
             wanted = [client for client in participants if client not in updates]
             here = self.directory.wait_for(wanted, needed - len(updates), end - time.monotonic())
             missing |= {client: Missing(client, "is not connected") for client in wanted if client not in here}
-            known = {client: None if client in self.lost else states.get(client) for client in wanted}
-            tasks = {c: task_for(self.common, setting.method, broadcast, c, known[c]) for c in wanted if c in here}
+            known = {client: None if client in self.lost else task.states.get(client) for client in wanted}
+            method, connected = task.setting.method, [client for client in wanted if client in here]
+            tasks = {client: task_for(self.common, method, broadcast, client, known[client]) for client in connected}
             failed, lost = self._ask(tasks, here, updates)
             missing |= failed
             if not lost and len(updates) >= needed:
@@ -62,8 +54,8 @@ class Remote:
             self.lost |= lost
             if time.monotonic() >= end:
                 raise InputError(
-                    f"quorum = {self.patience.quorum:g}: {len(updates)} of {len(participants)} clients answered in "
-                    f"round {broadcast.round}, but {needed} are needed; resume when more of them are there"
+                    f"quorum = {task.setting.admission.quorum:g}: {len(updates)} of {len(participants)} clients "
+                    f"answered in round {broadcast.round}, but {needed} are needed; resume when more of them are there"
                 )
             time.sleep(PAUSE)
         self.lost -= set(updates)
@@ -93,7 +85,7 @@ class Remote:
                 updates[client] = reply.update
         for client in admission.unlike(list(updates.values())):
             del updates[client]
-            failed[client] = Missing(client, admission.UNLIKE, refused=True)
+            failed[client] = Missing(client, admission.UNLIKE.text, refused=True)
         return failed, lost
 
     def _problem_with(self, reply: Reply, update: Update, task: Task) -> str | None:

@@ -2,9 +2,8 @@
 
 import json
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from math import ceil
 from typing import TypeVar
 from uuid import uuid4
 
@@ -14,7 +13,7 @@ from torch import Tensor
 from hcfl import rng
 from hcfl.config import PrivacyConfig
 from hcfl.core import serialization
-from hcfl.core.setting import Setting
+from hcfl.core.setting import RoundTask
 from hcfl.core.state import Broadcast, ClientState, Missing, Update
 from hcfl.engines.flower import dp, secagg
 from hcfl.engines.flower.directory import PAUSE, Directory
@@ -22,7 +21,6 @@ from hcfl.engines.flower.engine import Patience
 from hcfl.engines.flower.exchange import ask
 from hcfl.engines.flower.messages import Common, Task, task_for
 from hcfl.engines.flower.sum_messages import (
-    DIVERGED,
     AskKeys,
     AskReveal,
     AskShares,
@@ -52,6 +50,8 @@ class Collected:
     bytes: int
     failed: dict[int, str]
     lost: set[int]
+    diverged: bool = False
+    """Whether training diverged on some client."""
 
 
 @dataclass
@@ -65,24 +65,19 @@ class Private:
     lost: set[int] = field(default_factory=set)
     """Clients who no longer have the state that the server knows of; they start anew."""
 
-    def execute(
-        self,
-        setting: Setting,
-        broadcast: Broadcast,
-        participants: Sequence[int],
-        states: Mapping[int, ClientState],
-    ) -> tuple[Update, list[ClientState]]:
+    def execute(self, task: RoundTask) -> tuple[Update, list[ClientState]]:
         """Return the update of all who answered together; of each of them the server knows the round, and no more."""
+        setting, broadcast, participants = task.setting, task.broadcast, task.participants
         fewest = secagg.FEWEST if self.privacy.mode == "secagg" else 1
         if len(participants) < fewest:
             raise InputError(
                 f"privacy.mode = 'secagg': {len(participants)} clients take part in a round, but a sum needs {fewest}"
             )
-        needed = max(fewest, ceil(self.patience.quorum * len(participants)))
+        needed = max(fewest, task.needed)
         end = time.monotonic() + self.patience.limit
         while True:
             here = self.directory.wait_for(participants, needed, end - time.monotonic())
-            known = {client: None if client in self.lost else states.get(client) for client in participants}
+            known = {client: None if client in self.lost else task.states.get(client) for client in participants}
             tasks = {
                 c: task_for(self.common, setting.method, broadcast, c, known[c]) for c in participants if c in here
             }
@@ -91,7 +86,7 @@ class Private:
             self.lost = (self.lost | collected.lost) - set(collected.clients)
             if len(collected.clients) >= needed:
                 break
-            if DIVERGED in collected.failed.values():
+            if collected.diverged:
                 noised = self.privacy.mode in NOISED
                 also = ", more clients or a smaller privacy.clip: there may be too much noise" if noised else ""
                 raise InputError(
@@ -100,8 +95,8 @@ class Private:
                 )
             if time.monotonic() >= end:
                 raise InputError(
-                    f"quorum = {self.patience.quorum:g}: {len(collected.clients)} of {len(participants)} clients are "
-                    f"in the sum of round {broadcast.round}, but {needed} are needed; resume when more are there"
+                    f"quorum = {setting.admission.quorum:g}: {len(collected.clients)} of {len(participants)} clients "
+                    f"are in the sum of round {broadcast.round}, but {needed} are needed; resume when more are there"
                 )
             time.sleep(PAUSE)
         gone = tuple(Missing(client, reason) for client, reason in sorted((absent | collected.failed).items()))
@@ -121,12 +116,12 @@ class Private:
     ) -> Collected:
         if self.privacy.mode == "secagg":
             return self._sealed(tasks, here, needed, round_, seed)
-        uploads, failed, lost = self._uploads(tasks, tasks, here, "train", torch.float32)
+        uploads, failed, lost, diverged = self._uploads(tasks, tasks, here, "train", torch.float32)
         sums: dict[str, Tensor] = {}
         if uploads:
             every = [upload.parts for upload in uploads.values()]
             sums = {name: torch.stack([parts[name].double() for parts in every]).sum(dim=0) for name in every[0]}
-        return Collected(tuple(sorted(uploads)), sums, sum(map(_bytes, uploads.values())), failed, lost)
+        return Collected(tuple(sorted(uploads)), sums, sum(map(_bytes, uploads.values())), failed, lost, diverged)
 
     def _sealed(
         self, tasks: Mapping[int, Task], here: Mapping[int, int], needed: int, round_: int, seed: int
@@ -153,12 +148,12 @@ class Private:
             )
             for client in shared
         }
-        uploads, more, lost = self._uploads(questions, tasks, here, "train.sealed", torch.int64)
+        uploads, more, lost, diverged = self._uploads(questions, tasks, here, "train.sealed", torch.int64)
         failed |= more
 
         if len(uploads) < needed:
             few = f"{len(uploads)} vectors came, {needed} are needed"
-            return Collected((), {}, 0, {**dict.fromkeys(uploads, few), **failed}, lost)
+            return Collected((), {}, 0, {**dict.fromkeys(uploads, few), **failed}, lost, diverged)
         dropped = tuple(client for client in shared if client not in uploads)
         reveal = {
             client: AskReveal(
@@ -173,10 +168,10 @@ class Private:
         try:
             total = secagg.unmask(masked, dropped, peers, public, revealed)
         except InputError as error:
-            return Collected((), {}, 0, {**dict.fromkeys(masked, str(error)), **failed}, lost)
+            return Collected((), {}, 0, {**dict.fromkeys(masked, str(error)), **failed}, lost, diverged)
         sums = separated(torch.from_numpy(secagg.decode(total)), next(iter(uploads.values())).parts)
         size = sum(_bytes(answer) for kind in (public, shared, uploads, revealed) for answer in kind.values())
-        return Collected(tuple(sorted(uploads)), sums, size, failed, lost)
+        return Collected(tuple(sorted(uploads)), sums, size, failed, lost, diverged)
 
     def _uploads(
         self,
@@ -185,8 +180,8 @@ class Private:
         here: Mapping[int, int],
         message_type: str,
         dtype: torch.dtype,
-    ) -> tuple[dict[int, Upload], dict[int, str], set[int]]:
-        """Return the uploads that count, why others do not, and who has to start anew."""
+    ) -> tuple[dict[int, Upload], dict[int, str], set[int], bool]:
+        """Return the uploads that count, why others do not, who has to start anew, and whether training diverged."""
         said, failed = self._ask(Upload, questions, here, message_type)
         lost = {client for client, upload in said.items() if upload.lost}
         problems = {client: problem_with_upload(upload, tasks[client], dtype) for client, upload in said.items()}
@@ -195,7 +190,7 @@ class Private:
         for client in unlike(uploads) if uploads else []:
             del uploads[client]
             failed[client] = "sent sums unlike the others'"
-        return uploads, failed, lost
+        return uploads, failed, lost, any(upload.diverged for upload in said.values())
 
     def _ask(
         self, kind: type[T], questions: Mapping[int, object], here: Mapping[int, int], message_type: str

@@ -29,6 +29,8 @@ class Upload:
     problem: str = ""
     lost: bool = False
     """Whether the client no longer has the state that the server knows of: it can only start anew."""
+    diverged: bool = False
+    """Whether the client's training diverged."""
 
 
 @dataclass(frozen=True)
