@@ -61,7 +61,7 @@ def setting_of(federation, method, network, engine=None, sgd=None, **changes) ->
 def setting(federation, method, **changes) -> Setting:
     """Small steps that a test can afford."""
     network, _ = start(federation, method)
-    return setting_of(federation, method, network, sgd=local_sgd(lr=0.1, batch=16, epochs=2), **changes)
+    return replace(setting_of(federation, method, network, sgd=local_sgd(lr=0.1, batch=16, epochs=2)), **changes)
 
 
 def take_part_with(method, network, sgd, data, broadcast, clients, states, seed=0, trainer=train):

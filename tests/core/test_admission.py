@@ -157,7 +157,7 @@ ASKED = Asked(3, 2, 2, RECEIVED)
         (lambda u: replace(u, weights=torch.ones(1, 3)), 3, "sent weights of shape (1, 3), but (1, 2) is needed"),
         (lambda u: replace(u, sizes=torch.ones(2)), 3, "sent sizes of shape (2,), but (1,) is needed"),
         (lambda u: replace(u, mass=torch.ones(1, 2)), 3, "sent mass of shape (1, 2), but (2, 2) is needed"),
-        (lambda u: replace(u, row_participants=torch.tensor([0, 1])), 3, "sent models that are nobody's"),
+        (lambda u: replace(u, row_participants=torch.tensor([0, 1])), 3, "sent models that belong to no client"),
         (lambda u: replace(u, models=replace(u.models, heads={})), 3, "sent heads that are not those of the model"),
         (
             lambda u: replace(u, models=replace(u.models, heads={"h": torch.ones(2, 3).double()})),

@@ -10,7 +10,7 @@ from torch.testing import assert_close
 from hcfl.core import rounds, server
 from hcfl.core.client import take_part
 from hcfl.core.cluster_log import Split, follow, missed_split
-from hcfl.core.lost_ids import hidden, lists_of
+from hcfl.core.lost_ids import lists_of, unlisted
 from hcfl.core.setting import RoundTask
 from hcfl.core.state import ClientState, Update
 from hcfl.data import Federation
@@ -280,7 +280,7 @@ def test_cfl_with_lost_ids_is_the_public_code(four_groups, engine):
 def test_no_newcomer_joins_a_client_that_was_lost(four_groups):
     method = build("cfl", tol1=0.4, tol2=0.8, lost_ids=True)
     state, _ = play(four_groups, method, 6)
-    lonely = hidden(state.server)
+    lonely = unlisted(state.server)
     assert lonely.any()
     alone = [change for change in state.server.changes if isinstance(change, Split) and change.rule == "alone"]
     assert describe_change(alone[0]) == f"client {alone[0].second[0]} left alone, as cluster {alone[0].child}"

@@ -47,10 +47,10 @@ VALUE = Prototypes(torch.zeros(2, 3), torch.ones(2), torch.zeros(3))
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        (lambda tree, tensors: tensors.pop("mean"), "^mean: is not what belongs here"),
+        (lambda tree, tensors: tensors.pop("mean"), "^mean: has another type or shape than expected"),
         (lambda tree, tensors: tensors.update(mean=torch.zeros(4)), "^mean: is not"),
         (lambda tree, tensors: tensors.update(mean=torch.zeros(3, dtype=torch.float64)), "^mean: is not"),
-        (lambda tree, tensors: tensors.update(more=torch.zeros(3)), "^more: nobody asked for this tensor"),
+        (lambda tree, tensors: tensors.update(more=torch.zeros(3)), "^more: this tensor belongs to no field"),
         (lambda tree, tensors: tree.pop("mean"), "^all of it: is not"),
         (lambda tree, tensors: tree.update(more=1), "^all of it: is not"),
         (lambda tree, tensors: tree.update({"class": "Weights"}), "^all of it: is not"),
@@ -67,7 +67,7 @@ def test_what_does_not_fit_is_refused(change, words):
 
 @pytest.mark.parametrize("tree", [None, 1, "x", [], {}, {"class": "Update"}, [1]])
 def test_a_tree_of_another_shape_is_refused(tree):
-    with pytest.raises(ValueError, match="is not what belongs here"):
+    with pytest.raises(ValueError, match="has another type or shape than expected"):
         serialization.restore(Update, tree, {})
 
 
@@ -89,7 +89,7 @@ def test_a_tree_of_another_shape_is_refused(tree):
 def test_a_value_of_another_type_is_refused(part, wrong):
     value = Everything(torch.zeros(1), {}, (), "a", 1.0, 2, True, "full", (1, "b"))
     tree, tensors = serialization.flatten(value)
-    with pytest.raises(ValueError, match=f"^{part}.*: is not what belongs here"):
+    with pytest.raises(ValueError, match=f"^{part}.*: has another type or shape than expected"):
         serialization.restore(Everything, {**tree, part: wrong}, tensors)
 
 

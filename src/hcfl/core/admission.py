@@ -1,7 +1,7 @@
-"""Which uploads count, and why others do not: what a client sends must fit what it was asked, and be possible.
+"""Which uploads count, and why others do not. NaN and Inf never reach a model.
 
-First each message by itself, before it is put together with others: its form (`problem_with`, `unlike`). Then all of a
-round at once: what their numbers say (`refusals`). All engines pass here; what is refused is as if it had never come.
+First each message by itself, before it is joined with others: its form (`problem_with`, `unlike`). Then all uploads of
+a round at once: their numbers (`refusals`). All engines pass here; a refused upload is treated as if it had not come.
 """
 
 from collections import Counter
@@ -20,10 +20,10 @@ from hcfl.models.ensemble import Ensemble
 from hcfl.tiers import Prototypes
 
 MOST_SAMPLES = 10
-"""So many times the samples that a client has announced are more than it can have gathered since."""
+"""An upload that counts more than so many times the samples that the client announced is refused."""
 
 ROUNDING = 1e-3
-"""What sums and means may be off by."""
+"""The relative rounding error that sums and means may have."""
 
 
 RefusalKind = Literal["not finite", "too long", "impossible", "unlike"]
@@ -56,7 +56,7 @@ class Asked:
 
 
 def problem_with(update: Update, round_: int, asked: Asked) -> str | None:
-    """Return what is wrong with the form of an upload, if something is; it says of itself which round it is of."""
+    """Return what is wrong with the form of an upload, or None; `round_` is the round that the client says it is of."""
     if round_ != asked.round:
         return f"answered in round {round_}, but this is round {asked.round}"
     if update.clients != (asked.client,) or set(update.signatures) - {asked.client} or update.missing:
@@ -83,7 +83,7 @@ def problem_with(update: Update, round_: int, asked: Asked) -> str | None:
         if _shapes(sent, count) != _shapes(got, count) or any(len(tensor) != count for tensor in sent.values()):
             return f"sent {name} that are not those of the model"
     if update.row_participants.any() or not rows:
-        return "sent models that are nobody's"
+        return "sent models that belong to no client"
     return None
 
 
@@ -92,8 +92,8 @@ def _shapes(params: Mapping[str, Tensor], count: int) -> dict[str, tuple[torch.d
 
 
 def unlike(updates: Sequence[Update]) -> list[int]:
-    """Return the clients whose evidence has another form than that of most: it cannot be put together."""
-    forms = [_evidence(update) for update in updates]
+    """Return the clients whose counts, prototypes or moments have other shapes than most: they cannot be joined."""
+    forms = [_statistics_form(update) for update in updates]
     votes: Counter[str] = Counter()
     for form, update in zip(forms, updates, strict=True):
         votes[form] += len(update.clients)
@@ -103,7 +103,7 @@ def unlike(updates: Sequence[Update]) -> list[int]:
     ]
 
 
-def _evidence(update: Update) -> str:
+def _statistics_form(update: Update) -> str:
     """Return the kinds and shapes of what is put together of all participants, for any number of them."""
     _, rows = serialization.flatten((update.counts, update.prototypes))
     _, sums = serialization.flatten((update.moments,))
@@ -119,7 +119,7 @@ def refusals(task: RoundTask, update: Update) -> dict[int, Refusal]:
     """Return the clients of a round's uploads whose numbers are impossible, and why."""
     if not update.clients:
         return {}
-    if update.sealed is not None:  # sums tell nothing of single clients
+    if update.sealed is not None:  # a sum does not show single clients
         return {} if update.finite.all() else dict.fromkeys(update.clients, NOT_FINITE)
     found: dict[int, Refusal] = {}
     for wrong, reason in _checks(task, update):
@@ -134,7 +134,7 @@ def _checks(task: RoundTask, update: Update) -> Iterator[Check]:
     finite = _finite(update, measured=not buffers and bool(lengths.isfinite().all()))
     yield ~finite, lambda _: NOT_FINITE
 
-    if not update.noised:  # with noise in it, what is said of samples is said of none
+    if not update.noised:  # noise hides whether weights and counts can be those of a client
         yield from _of_samples(update, [len(rows) for rows in task.setting.federation.train])
 
     fine = lengths[finite[update.row_participants]]
@@ -162,7 +162,7 @@ def _impossible(text: str) -> Callable[[int], Refusal]:
 def _of_samples(update: Update, announced: Sequence[int]) -> Iterator[Check]:
     """Check that weights, counts and prototypes can be those of a client's samples; `announced` are all clients' N_i.
 
-    A client that has not announced its number of samples has 0 there.
+    N_i is 0 for a client that has not announced it.
     """
     sizes, most = update.sizes, _most_samples(update, announced)
     yield (sizes < 1) | (sizes > most), lambda at: _impossible_size(float(sizes[at]))
@@ -184,7 +184,7 @@ def _of_samples(update: Update, announced: Sequence[int]) -> Iterator[Check]:
 
 
 def _finite(update: Update, measured: bool) -> Tensor:
-    """Whether everything that each participant sent are numbers, (participants,); `measured`: all of the models are."""
+    """Whether each participant sent no NaN and no Inf, (participants,); `measured`: its models are finite."""
     fine = update.sizes.isfinite() & update.weights.isfinite().all(dim=1)
     if update.objective is not None:
         fine = fine & update.objective.isfinite()
@@ -205,7 +205,7 @@ def _finite(update: Update, measured: bool) -> Tensor:
 
 
 def _most_samples(update: Update, announced: Sequence[int]) -> Tensor:
-    """Return how many samples each participant can have at most; of a newcomer, as the largest of all."""
+    """Return the most samples that each participant can have; one that announced nothing counts as the largest."""
     largest = max(announced, default=0) or torch.inf
     known = [announced[client] or largest for client in update.clients]
     return MOST_SAMPLES * torch.tensor(known, dtype=update.sizes.dtype)
@@ -252,7 +252,7 @@ def _squares(params: Params, skip: frozenset[str] = frozenset()) -> Tensor:
 def only(update: Update, admitted: Tensor) -> Update:
     """Return what some participants sent, from admitted (participants,).
 
-    Moments are everybody's sum and cannot be taken apart: whoever needs them has to ask the others again.
+    Moments are the sum over all participants and cannot be taken apart: the caller has to run the others again.
     """
     rows, shared = admitted[update.row_participants], update.models.topology == "split"
 

@@ -1,4 +1,4 @@
-"""From a round's updates to averages: per cluster, per part of a split, and what each client changed (spec §4).
+"""From a round's updates to averages: per cluster, per part of a split, and what each client changed.
 
 Every mean is one product: models × how much each counts in each average, their mass. Other averages
 (`hcfl.methods.robust_means`) take its place where a method has one.
@@ -152,7 +152,7 @@ def part_model(
 def merged(ensemble: Ensemble, kept: Sequence[int], owner: Sequence[int], sizes: Tensor) -> Ensemble:
     """Size-weighted means of merged clusters: `kept` columns stay, `owner` says into which of them each one went."""
     weights = torch.stack([(torch.tensor(owner) == column) * sizes for column in kept])
-    untouched = weights.sum(dim=1) == 0  # nobody has told the size of a cluster whose client never took part
+    untouched = weights.sum(dim=1) == 0  # a cluster whose clients never took part has no known size
     weights[untouched, torch.tensor(kept)[untouched]] = 1
     shares = weights / weights.sum(dim=1, keepdim=True)
     return ensemble.map(lambda tensor: mix(shares.to(tensor.device), tensor))

@@ -1,4 +1,4 @@
-"""A decision of tier 3 carried out on the server's tables: split, move, merge, remove (spec §4, steps 3-5)."""
+"""A decision of tier 3 carried out on the server's tables: move, split, merge, remove."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -21,7 +21,7 @@ from hcfl.core.cluster_log import (
     split_weights,
     without,
 )
-from hcfl.core.lost_ids import counted_everywhere, hidden, last_lists
+from hcfl.core.lost_ids import counted_everywhere, last_lists, unlisted
 from hcfl.core.state import ServerState, Update
 from hcfl.models.ensemble import Ensemble
 from hcfl.tiers import Decision, MergeDecision, MoveDecision, SplitDecision
@@ -92,9 +92,9 @@ def _by_lists(
     update: Update,
     averaging: Averaging,
 ) -> ServerState:
-    """Put clients where public code of CFL has them after a split by positions, which may name anybody.
+    """Put clients where public code of CFL has them after a split by positions, which may name any client.
 
-    A client is in the last list that names it. Whom none names goes on alone, from what it trained.
+    A client is in the last list that names it. A client that no list names goes on alone, from its own model.
     """
     last = last_lists(state)
     elsewhere = [
@@ -110,7 +110,7 @@ def _by_lists(
             alone = SplitDecision(int(state.members[client]), (), (client,), "one-hot", 0.0, 0.0, 0.0)
             state = _split(state, alone, "alone", counted_everywhere(update), averaging)
     occupied = set(state.members.tolist())
-    empty = [column for column, lonely in enumerate(hidden(state).tolist()) if lonely and column not in occupied]
+    empty = [column for column, lonely in enumerate(unlisted(state).tolist()) if lonely and column not in occupied]
     for cluster in [state.clusters[column] for column in empty]:
         state = _remove(state, cluster)
     return state
@@ -178,5 +178,5 @@ def _changed(state: ServerState, change: Change) -> ServerState:
 
 
 def _known(state: ServerState, weights: Tensor) -> Tensor:
-    """Keep clients of whom nothing is known uniform over the clusters of the day."""
+    """Keep clients that never took part uniform over the current clusters."""
     return torch.where((state.members >= 0).unsqueeze(1), weights, 1 / weights.shape[1])

@@ -1,8 +1,8 @@
-"""What clients do in a round: catch up, E-step, evidence for tiers 3 and 4, local training (spec §3 and §5).
+"""What clients do in a round: catch up, E-step, local training (equations (6) and (7)), statistics.
 
 Everything is written for several clients, whose samples lie one after another; a real client is a group of one. An
-engine only decides whom it puts together, and who trains. Weights live on the CPU, features and models where the
-inputs are.
+engine only decides which clients it puts together, and how they train. Weights live on the CPU, features and models
+where the inputs are.
 """
 
 from collections.abc import Sequence
@@ -143,7 +143,7 @@ def missed_by(state: ClientState, broadcast: Broadcast) -> list[Change]:
 def catch_up(
     method: Method, broadcast: Broadcast, client: int, state: ClientState | None, segments: Segments
 ) -> Weights:
-    """Bring a client's weights to the clusters of today; somebody new starts from what the server has of it."""
+    """Bring a client's weights to the clusters of today; a new client starts from its row of the server's."""
     if state is None:
         start = method.weighting.start(broadcast.weights[[client]], segments)
         return replace(start, components=method.uniform_components(len(broadcast.clusters)))
@@ -176,7 +176,7 @@ def placed(method: Method, weights: Tensor) -> Tensor:
 def must_look(method: Method, weights: Tensor) -> Tensor:
     """Whether each client must look at its data before it trains, (clients,).
 
-    Not where its cluster is known, and nobody asks for features: a pass over all of its data would tell nothing.
+    A client need not where its cluster is known and the method uses no features: the pass would tell nothing.
     """
     settled = placed(method, weights) | isinstance(method.weighting, Single)
     return ~settled | (method.topology == "split") | (method.formulation.gaussians > 0)
@@ -192,14 +192,14 @@ def look(network: Network, ensemble: Ensemble, data: LocalData, looked: Tensor) 
         features, logits = forward(network, ensemble, data.inputs)
         return features, -cross_entropy_per_cluster(logits, labels).cpu()
     log_prob = torch.zeros(len(data), ensemble.clusters)
-    for cluster, who in enumerate(data.segments.each(looked).T):
-        chosen = torch.nonzero(who).flatten().to(labels.device)
+    for cluster, looks in enumerate(data.segments.each(looked).T):
+        chosen = torch.nonzero(looks).flatten().to(labels.device)
         if len(chosen) == 0:
             continue
-        everybody = len(chosen) == len(data)
-        inputs = data.inputs if everybody else some(data.inputs, chosen)
+        complete = len(chosen) == len(data)
+        inputs = data.inputs if complete else some(data.inputs, chosen)
         _, logits = forward(network, ensemble.select([cluster]), inputs)
-        mine = labels if everybody else labels[chosen]
+        mine = labels if complete else labels[chosen]
         log_prob[chosen.cpu(), cluster] = -cross_entropy_per_cluster(logits, mine)[:, 0].cpu()
     return None, log_prob
 
@@ -263,7 +263,7 @@ def _counted(method: Method, weights: Weights) -> Tensor:
 
 
 def _each(models: Copies | None, clients: int) -> list[Ensemble | None]:
-    """Return what each client keeps of its own."""
+    """Return each client's models as an ensemble of its own; None for all where there are none."""
     return [None if models is None else _copy(models.of(row)) for row in range(clients)]
 
 

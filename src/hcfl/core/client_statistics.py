@@ -39,13 +39,13 @@ def first_signatures(task: RoundTask, data: LocalData, new: Tensor, trainer: Tra
     if not new.any() or not (signs or "first updates" in method.needs):
         return {}
     chosen = torch.nonzero(data.segments.each(new.unsqueeze(1))[:, 0]).flatten()
-    who = [client for client, is_new in zip(task.participants, new.tolist(), strict=True) if is_new]
+    newcomers = [client for client, is_new in zip(task.participants, new.tolist(), strict=True) if is_new]
     segments = Segments(tuple(size for size, is_new in zip(data.segments.sizes, new.tolist(), strict=True) if is_new))
     theirs = LocalData(some(data.inputs, chosen.to(data.inputs.device)), data.labels[chosen], data.classes, segments)
     if signs is None:
-        return dict(zip(who, _first_updates(task.only(who), theirs, trainer), strict=True))
+        return dict(zip(newcomers, _first_updates(task.only(newcomers), theirs, trainer), strict=True))
     parts = zip(segments.split(theirs.inputs[:]), segments.split(theirs.labels), strict=True)
-    return {client: signs.signature(*part) for client, part in zip(who, parts, strict=True)}
+    return {client: signs.signature(*part) for client, part in zip(newcomers, parts, strict=True)}
 
 
 def _first_updates(task: RoundTask, data: LocalData, trainer: Trainer) -> list[Tensor]:

@@ -1,7 +1,7 @@
-"""How weights follow when clusters are added, merged and removed (spec §4, steps 4 and 5).
+"""How weights follow when clusters are added, split, merged and removed.
 
 Clusters have stable ids, which are never used again, and a column in every table. The server changes its tables at
-once; a client, who may have missed several rounds, applies the same changes to its own weights when it next takes part.
+once; a client that missed several rounds applies the same changes to its own weights when it next takes part.
 """
 
 from collections.abc import Sequence
@@ -17,9 +17,9 @@ from hcfl.tiers.weighting import one_hot
 Rule = Literal["halve", "one-hot", "move", "lean", "uniform", "alone"]
 """How a split changes weights. `halve` ("SCWU"): half of the parent's mass to the child, on every row. `lean`: members
 leave most of it with their own part, all other rows are halved. `one-hot`: members get all mass on their part, all
-other rows are halved. `move`: for hard weights, members of the second part move to the child, nobody else changes.
+other rows are halved. `move`: for hard weights, members of the second part move to the child, no other row changes.
 `uniform`: every client's row becomes uniform over all clusters, only the weights of samples are halved. `alone`: the
-second part is one client that left its cluster for one of its own, and the cluster is not split for anybody else."""
+second part is one client that left its cluster for one of its own, and the cluster stays whole for all others."""
 
 LEAN = 0.9
 """The share of the parent's mass that stays with a member's own part: later E-steps can still overrule the split."""
@@ -56,7 +56,7 @@ class Split:
 
 @dataclass(frozen=True)
 class Removal:
-    """A cluster that was nobody's is gone."""
+    """A cluster without members was removed."""
 
     round: int
     cluster: int
@@ -98,7 +98,7 @@ def placed_by(changes: Sequence[Change]) -> frozenset[int]:
 
 
 def missed_split(weights: Weights, clusters: tuple[int, ...], changes: Sequence[Change], client: int) -> bool:
-    """Whether a client with hard weights was absent when its own cluster was split: nobody has placed it since."""
+    """Whether a client with hard weights was absent when its own cluster was split: no decision has placed it since."""
     absent = False
     for change in changes:
         own = clusters[int(weights.client.argmax())]
@@ -138,7 +138,7 @@ def split_weights(weights: Tensor, parent: int, parts: Tensor, rule: Rule) -> Te
 
 
 def remove_weights(weights: Tensor, column: int) -> Tensor:
-    """Drop a column of weights (rows, clusters) and renormalise; a row whose mass was all there becomes uniform."""
+    """Drop a column of weights (rows, clusters) and renormalise; a row whose mass was all in it becomes uniform."""
     kept = torch.cat([weights[:, :column], weights[:, column + 1 :]], dim=1)
     mass = kept.sum(dim=1, keepdim=True)
     tiny = torch.finfo(kept.dtype).tiny
@@ -153,7 +153,7 @@ def merge_weights(weights: Tensor, into: int, gone: int) -> Tensor:
 
 
 def follow(weights: Weights, clusters: tuple[int, ...], changes: Sequence[Change], client: int | None) -> Weights:
-    """Apply changes to the weights of one client, or of somebody outside the federation (None): a group of one."""
+    """Apply changes to the weights of one client, or of a newcomer outside the federation (None): a group of one."""
     for change in changes:
         sample, components = weights.sample, weights.components
         weights = Weights(

@@ -1,4 +1,4 @@
-"""What clusters' inputs look like, so that somebody without labels can be told where to go.
+"""What clusters' inputs look like, so that a new client without labels can find its cluster.
 
 Made once, at the end of a run, from one more pass over the clients' training data; only sums over all members of a
 cluster stay. Clusters that differ only in what labels mean look alike, and no rule can tell them apart without labels.

@@ -1,4 +1,4 @@
-"""Measurement: Val, Test, clustering quality against the truth, and the cost ledger (spec §8)."""
+"""Measurement: Val, Test, clustering quality against the truth, and the bytes that travel."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
@@ -70,7 +70,7 @@ def val_accuracy(
 
 
 def as_clients_know(state: ServerState, clients: Mapping[int, ClientState]) -> ServerState:
-    """Return the server's state with everybody's own weights, where they told the server less."""
+    """Return the server's state with every client's own weights, where clients told the server less."""
     weights = state.weights.clone()
     for client, known in clients.items():
         missed = [change for change in state.changes if change.round >= known.round]
@@ -79,7 +79,7 @@ def as_clients_know(state: ServerState, clients: Mapping[int, ClientState]) -> S
 
 
 def _components(method: Method, state: ServerState, clients: Mapping[int, ClientState]) -> Tensor:
-    """Every client's ρ over the clusters of today, (clients, clusters, Gaussians); uniform for who never took part."""
+    """Every client's ρ, (clients, clusters, Gaussians); uniform for clients that never took part."""
     start = method.uniform_components(len(state.clusters))
     assert start is not None
     table = start.repeat(len(state.members), 1, 1)
@@ -117,7 +117,7 @@ def catch_up_newcomers(weights: tuple[Weights, ...], before: ServerState, after:
 
 
 def without_shares(method: Method) -> Method:
-    """Return a method whose E-step goes by log p_k(y|x) alone; refuse one that has no P_k there to leave out."""
+    """Return a method whose E-step goes by log p_k(y|x) alone; refuse a method that has no P_k."""
     if not isinstance(method.formulation, Correlation):
         raise InputError(
             f"evaluation.plain_newcomers = true: {method.name} finds weights without P_k anyway, so it must be false"
@@ -191,7 +191,7 @@ def _accuracy(scores: Tensor, labels: Tensor) -> float:
 
 @dataclass(frozen=True)
 class Quality:
-    """Clusters found against the true concepts, over the clients that have taken part; None where nobody knows."""
+    """Clusters found against the true concepts, over the clients that have taken part; None where there is no truth."""
 
     ari: float | None = None
     ari_affected: float | None = None
@@ -200,7 +200,7 @@ class Quality:
 
 
 def clustering_quality(truth: Truth | None, members: NDArray[np.int64]) -> Quality:
-    """Compare each client's cluster with its concept; −1 marks clients who never took part."""
+    """Compare each client's cluster with its concept; −1 marks clients that never took part."""
     seen = members >= 0
     if truth is None or not seen.any():
         return Quality()
@@ -229,11 +229,11 @@ CHANGE_BYTES = 16
 
 
 def bytes_down(broadcast: Broadcast, method: Method, clients: Mapping[int, ClientState | None]) -> dict[str, int]:
-    """Return what the server sends to all participants, by part; None stands for who takes part for the first time.
+    """Return what the server sends to all participants, by part; None stands for a client without a state yet.
 
-    Clients get the changes since they last took part; those who never did, the weights that they start from, and the
-    initial model where it is needed (in round 1 it is what they get anyway). Whom the server assigns to a cluster gets
-    this cluster's model only.
+    Clients get the changes since they last took part; clients that never did, the weights that they start from, and the
+    initial model where it is needed (in round 1 it is what they get anyway). A client that the server assigned to a
+    cluster gets this cluster's model only.
     """
     if not method.federated:
         return {}

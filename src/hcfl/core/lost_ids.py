@@ -1,4 +1,4 @@
-"""The public error of CFL: positions in a cluster's sub-matrix are taken for client ids (spec §6).
+"""The public error of CFL: positions in a cluster's sub-matrix are taken for client ids.
 
 There, a cluster is a list of clients, and all clients of a list are averaged into its model. A split replaces a list of
 n clients by two lists of the positions 0 to n − 1. So from the second split on, a client can be in two lists: then it
@@ -36,24 +36,24 @@ def lists_of(changes: Sequence[Change], clients: int) -> Lists:
 
 
 def listed(state: ServerState) -> Tensor:
-    """Return who counts in which cluster, (clients, clusters): those of its list; who is in no list, in its own."""
+    """Return which clients count in which cluster, (clients, clusters): its list's; a client in no list, in its own."""
     lists = lists_of(state.changes, len(state.members))
     table = torch.zeros(len(state.members), len(state.clusters), dtype=torch.bool)
     for cluster, clients in lists.items():
         table[list(clients), state.column(cluster)] = True
-    elsewhere = ~table.any(dim=1) & (state.members >= 0)
-    table[elsewhere, state.members[elsewhere]] = True
+    alone = ~table.any(dim=1) & (state.members >= 0)
+    table[alone, state.members[alone]] = True
     return table
 
 
-def hidden(state: ServerState) -> Tensor:
+def unlisted(state: ServerState) -> Tensor:
     """Return which clusters are those of a client in no list, (clusters,)."""
     lists = lists_of(state.changes, len(state.members))
     return torch.tensor([cluster not in lists for cluster in state.clusters])
 
 
 def last_lists(state: ServerState) -> dict[int, int]:
-    """Return the id of the last list that each client is in; who is in none is left out."""
+    """Return the id of the last list that each client is in; a client in no list is left out."""
     lists = lists_of(state.changes, len(state.members))
     return {client: cluster for cluster, clients in lists.items() for client in clients}
 

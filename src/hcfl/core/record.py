@@ -30,12 +30,12 @@ class Record:
     down: dict[str, int]
     up: dict[str, int]
     seconds: dict[str, float]
-    """By phase: what clients did (and, where they are elsewhere, the waiting for them), the server, evaluation."""
+    """By phase: the clients' work (on Flower, with the waiting for them), the server's, evaluation."""
     changes: tuple[Change, ...]
     distances: Distances | None = field(default=None, compare=False)
-    """What splits were decided by, where there were some."""
+    """The distances that splits were decided by, where there were some."""
     missing: tuple[Missing, ...] = ()
-    """Who was asked and does not count."""
+    """Clients that were sampled and whose uploads do not count, of all attempts."""
 
 
 Row = dict[str, Any]

@@ -1,4 +1,4 @@
-"""Algorithm 1: the training loop, one function from state to state; a method only fills the tiers (spec §5)."""
+"""Algorithm 1: the training loop, one function from state to state; a method only fills the tiers."""
 
 from collections.abc import Iterator
 from itertools import pairwise
@@ -31,7 +31,7 @@ from hcfl.tiers.distance import without_shared_class
 
 
 def begin(setting: Setting, ensemble: Ensemble) -> RunState:
-    """Return the state before the first round."""
+    """Return the state before the first round, from the initial models."""
     federation = setting.federation
     start = server.begin(setting.method, ensemble, federation.clients, federation.classes)
     return RunState(start, {}, meet_newcomers(federation, setting.method, ensemble.clusters))
@@ -46,7 +46,10 @@ def sample_clients(setting: Setting, round_: int) -> list[int]:
 
 
 def play_round(setting: Setting, state: RunState, evaluate: bool = True) -> tuple[RunState, Record]:
-    """Play one round; measuring it can be left out."""
+    """Play one round (Algorithm 1): return the state after it, and what it gave.
+
+    Without `evaluate`, Val and Test are not measured.
+    """
     times = [perf_counter()]
     federation, method, network = setting.federation, setting.method, setting.network
 
@@ -128,20 +131,24 @@ def _by_phase(*times: float) -> dict[str, float]:
 
 
 def _share(held_out: Tensor) -> float | None:
-    """Return the share that is right of what clients measured themselves, on the models that the round began with."""
+    """Return the accuracy from held_out (participants, 2), measured on the models the round began with."""
     right, samples = held_out.sum(dim=0).tolist()
     return right / samples if samples else None
 
 
 def _without_shared_class(method: Method, update: Update) -> float | None:
-    """Return the share of pairs of participants for whom class-wise distances say nothing."""
+    """Return the share of pairs of participants that share no class: class-wise distances say nothing of them."""
     if update.prototypes is None or "prototypes" not in method.needs:
         return None
     return without_shared_class(update.prototypes)
 
 
 def play(setting: Setting, state: RunState, rounds: int) -> Iterator[tuple[RunState, Record]]:
-    """Play until `rounds` rounds are completed."""
+    """Play until `rounds` rounds are completed; give the state and the record of each.
+
+    >>> for state, record in play(setting, begin(setting, ensemble), rounds=30):  # doctest: +SKIP
+    ...     print(record.round, record.val)
+    """
     while (done := state.server.round) < rounds:
         measured = (done + 1) % setting.evaluate_every == 0 or done + 1 == rounds
         state, record = play_round(setting, state, measured)

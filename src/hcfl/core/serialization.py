@@ -34,7 +34,7 @@ def restore(kind: type[T], tree: Tree, tensors: Mapping[str, Tensor]) -> T:
     """Return the value that `flatten` was given; a ValueError says where a tree is not one of this kind."""
     value: T = _restore(kind, tree, "", tensors)
     if unknown := sorted(set(tensors) - set(_tensor_names(value, ""))):
-        raise ValueError(f"{unknown[0]}: nobody asked for this tensor")
+        raise ValueError(f"{unknown[0]}: this tensor belongs to no field")
     return value
 
 
@@ -134,5 +134,5 @@ def _alternative(kinds: tuple[Any, ...], tree: Tree, name: str) -> Any:
 
 def _checked(tree: Tree, right: bool, name: str) -> Tree:
     if not right:
-        raise ValueError(f"{name or 'all of it'}: is not what belongs here")
+        raise ValueError(f"{name or 'all of it'}: has another type or shape than expected")
     return tree

@@ -1,4 +1,4 @@
-"""What the server does in a round: aggregate, record, let tiers 4 and 3 decide, apply (spec §4 and §5)."""
+"""What the server does in a round: aggregate, record, let tiers 4 and 3 decide, apply (Algorithm 1)."""
 
 from dataclasses import replace
 
@@ -16,7 +16,7 @@ from hcfl.core.aggregation import (
 )
 from hcfl.core.apply_decision import apply
 from hcfl.core.cluster_log import placed_by
-from hcfl.core.lost_ids import counted, hidden, listed
+from hcfl.core.lost_ids import counted, listed, unlisted
 from hcfl.core.state import Broadcast, ServerState, Update
 from hcfl.errors import InputError
 from hcfl.methods import Method
@@ -32,7 +32,7 @@ from hcfl.tiers.weighting import one_hot, uniform
 
 
 def begin(method: Method, ensemble: Ensemble, clients: int, classes: int) -> ServerState:
-    """Return the state before the first round: nobody has reported anything."""
+    """Return the state before the first round: no client has reported."""
     clusters = ensemble.clusters
     counts = torch.zeros(clients, clusters, classes) if method.uses_class_shares else None
     members = torch.full((clients,), -1)
@@ -56,12 +56,12 @@ def begin(method: Method, ensemble: Ensemble, clients: int, classes: int) -> Ser
 
 
 def enlarge(method: Method, state: ServerState, clients: int) -> ServerState:
-    """Make room for clients who join later: nothing is known of them, so they start from all clusters alike."""
+    """Make room for clients that join later: they start with uniform weights."""
     more = clients - len(state.members)
     if more == 0:
         return state
     if method.clusters is None:
-        raise InputError(f"method = {method.name}: has a cluster for each client from the start, nobody can join")
+        raise InputError(f"method = {method.name}: has a cluster for each client from the start, no client can join")
     weights, counts = uniform(len(state.clusters)).repeat(more, 1), state.counts
     return replace(
         state,
@@ -141,9 +141,9 @@ def _estimate(method: Method, state: ServerState, update: Update) -> densities.G
 
 
 def _occupied(method: Method, state: ServerState) -> Tensor:
-    """Return which clusters are some client's own, (clusters,); everybody's last report counts, absent or not.
+    """Return which clusters are some client's own, (clusters,); the last report of absent clients counts, too.
 
-    Who has never reported could still join any of the clusters of the start, so those stay until all have spoken.
+    A client that never reported could still join any initial cluster, so those stay until all clients have reported.
     """
     occupied = torch.bincount(state.members[state.members >= 0], minlength=len(state.clusters)) > 0
     if (state.members < 0).any():
@@ -152,8 +152,8 @@ def _occupied(method: Method, state: ServerState) -> Tensor:
 
 
 def counted_clusters(method: Method, state: ServerState) -> Tensor:
-    """Return which clusters count as such, (clusters,): all but those of clients whom public code of CFL lost."""
-    return ~hidden(state) if method.loses_ids else torch.ones(len(state.clusters), dtype=torch.bool)
+    """Return which clusters count as such, (clusters,): all but those of clients that the public code of CFL lost."""
+    return ~unlisted(state) if method.loses_ids else torch.ones(len(state.clusters), dtype=torch.bool)
 
 
 def record(state: ServerState, update: Update) -> ServerState:

@@ -1,4 +1,4 @@
-"""Local training: γ-weighted cross-entropy by stochastic gradient descent (spec §3, eqs. (6) and (7))."""
+"""Local training: γ-weighted cross-entropy by stochastic gradient descent (equations (6) and (7))."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -59,7 +59,7 @@ def cross_entropy_per_cluster(logits: Tensor, labels: Tensor) -> Tensor:
 
 
 def weighted_loss(logits: Tensor, labels: Tensor, gamma: Tensor) -> Tensor:
-    """1/|batch| · Σ_j Σ_k γ_jk·CE_k: eqs. (6) and (7). Heads share no parameter, so each gets its own gradient."""
+    """1/|batch| · Σ_j Σ_k γ_jk·CE_k: equations (6) and (7). Heads share no parameter, so each gets its own gradient."""
     return (gamma * cross_entropy_per_cluster(logits, labels)).sum() / len(labels)
 
 
@@ -197,7 +197,7 @@ def train_extractor(
     anchor: Params | None = None,
     velocity: Params | None = None,
 ) -> Params:
-    """Train the extractor with the heads held fixed: eq. (7)."""
+    """Train the extractor with the heads held fixed: equation (7)."""
     parameters, statistics = trained_parts(network, extractor)
 
     def loss(step: tuple[int, Tensor], parameters: Params) -> Tensor:
@@ -219,7 +219,7 @@ def train_model(
     anchor: tuple[Params, Params] | None = None,
     velocity: tuple[Params, Params] | None = None,
 ) -> tuple[Params, Params]:
-    """Train an extractor and its stacked heads together, each head with its column of γ: eqs. (6) and (7) in one step.
+    """Train an extractor and its stacked heads together, each with its column of γ: equations (6) and (7) in one step.
 
     A full model has one head.
     """

@@ -30,10 +30,10 @@ class ServerState:
     born: int
     """How many clusters ever existed: the next id."""
     weights: Tensor
-    """ω̃ as last reported, (clients, clusters); uniform for clients of whom nothing is known."""
+    """ω̃ as last reported, (clients, clusters); uniform for clients that never reported."""
     members: Tensor
-    """(clients,): each client's cluster as a column; −1 for clients of whom nothing is known, because they never took
-    part and no decision of the server's has placed them."""
+    """(clients,): each client's cluster as a column; −1 for clients that never took part and that no decision of
+    the server has placed."""
     counts: Tensor | None
     """F as last reported, (clients, clusters, classes), where the formulation uses it."""
     sizes: Tensor
@@ -41,7 +41,7 @@ class ServerState:
     last_seen: Tensor
     """The last round in which each client took part, (clients,); 0 for never."""
     changes: tuple[Change, ...] = ()
-    """Every cluster added or removed so far, for clients who missed rounds."""
+    """Every cluster added or removed so far, for clients that missed rounds."""
     anchor: Ensemble | None = None
     """The initial model, where clients are compared by how it changes on their data, or embed their inputs with it."""
     common: Ensemble | None = None
@@ -84,23 +84,23 @@ class Broadcast:
     weights: Tensor
     """(clients, clusters): a client that takes part for the first time starts from its row."""
     anchor: Ensemble | None = None
-    """For those who take part for the first time; they keep it."""
+    """The initial model, for clients that take part for the first time; they keep it."""
     common: Ensemble | None = None
     gaussians: Gaussians | None = None
     attempt: int = 0
-    """How often the round was played before, without a quorum."""
+    """The attempt at the round, from 0; those before had no quorum."""
 
 
 @dataclass(frozen=True)
 class Missing:
-    """A client that was asked and does not count in a round."""
+    """A sampled client whose upload does not count in a round."""
 
     client: int
     reason: str
     refused: bool = False
-    """Whether it sent something that was not let in; else nothing came."""
+    """Whether it sent an upload that was refused; else no upload came."""
     attempt: int = 0
-    """In which try at the round."""
+    """The attempt at the round, from 0."""
 
 
 @dataclass(frozen=True)
@@ -128,22 +128,22 @@ class Update:
     """F, (participants, clusters, classes)."""
     prototypes: Prototypes | None = None
     signatures: Mapping[int, Tensor] = field(default_factory=dict)
-    """By client, of those who take part for the first time."""
+    """By client, of the participants that take part for the first time."""
     moments: Moments | None = None
     """The participants' sum."""
     held_out: Tensor | None = None
     """How many of its held-out samples the received models get right, and how many there are, (participants, 2), where
     participants measure by themselves."""
     sealed: int | None = None
-    """Bytes of all uploads where only their sum was opened: then rows are means, and nobody's weights are known."""
+    """Bytes of all uploads where only their sum was opened: then rows are means, and no client's weights are known."""
     missing: tuple[Missing, ...] = ()
-    """Who was asked, too, and is not among them."""
+    """The sampled clients that are not among the participants."""
     noised: bool = False
     """Whether participants have put noise into all of it: then they know their weights better than the server."""
 
     @staticmethod
-    def of_nobody(broadcast: Broadcast) -> "Update":
-        """Return what comes where nobody answers."""
+    def empty(broadcast: Broadcast) -> "Update":
+        """Return an update without participants: no client answered."""
         sent, clusters = broadcast.ensemble, len(broadcast.clusters)
         extractors, heads = (
             {name: tensor[:0] for name, tensor in part.items()} for part in (sent.extractors, sent.heads)
@@ -192,7 +192,7 @@ class Update:
 
     @property
     def finite(self) -> Tensor:
-        """Whether what each participant sent are numbers throughout, (participants,)."""
+        """Whether a participant sent no NaN and no Inf, (participants,)."""
         shared = self.models.topology == "split"
         rows = self.weights.isfinite().all(dim=1)
         if self.objective is not None:
@@ -201,7 +201,7 @@ class Update:
         if get_total_norm([tensor for tensor in tensors if tensor.is_floating_point()]).isfinite():
             return rows  # nearly always so, and one number tells it
         for part, by_participant in ((self.models.extractors, shared), (self.models.heads, False)):
-            # A sum is a number only if all its terms are.
+            # A sum is finite only if all its terms are.
             fine = [tensor.reshape(len(tensor), -1).sum(dim=1).isfinite() for tensor in part.values()]
             if fine:
                 each = torch.stack(fine).all(dim=0).cpu()
@@ -216,6 +216,6 @@ class RunState:
 
     server: ServerState
     clients: Mapping[int, ClientState]
-    """Of the clients who took part so far."""
+    """By id, of the clients that took part so far."""
     newcomers: tuple[Weights, ...]
     """The weights of the virtual newcomers, one for each concept."""

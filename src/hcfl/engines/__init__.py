@@ -1,4 +1,4 @@
-"""Who executes the clients' work. `Sequential` is the reference; the others must agree with it."""
+"""Engines execute the clients' work. `Sequential` is the reference; the others must agree with it."""
 
 from hcfl.engines.batched import Batched
 from hcfl.engines.local_dp import Private

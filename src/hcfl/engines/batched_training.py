@@ -36,14 +36,14 @@ class Step:
     number: Tensor
     """(rows,): how many steps each has taken before."""
     idle: Tensor | None = None
-    """(rows,): who is in it, but has no batch; None: nobody."""
+    """(rows,): which of them have no batch in this step; None: all have one."""
 
     def of(self, params: Params) -> Params:
-        """Return the parameters of those who take it."""
+        """Return the parameters of the rows that take it."""
         return params if self.rows is None else {name: self.pick(tensor) for name, tensor in params.items()}
 
     def pick(self, tensor: Tensor) -> Tensor:
-        """Return the rows of those who take it."""
+        """Return the rows of a tensor that take it."""
         return tensor if self.rows is None else tensor[self.rows]
 
 
@@ -81,7 +81,7 @@ def descend_together(
     anchors: Sequence[Params],
     velocities: Sequence[Params] | None = None,
 ) -> list[Params]:
-    """Minimise every row's loss at once: `training.descend` with a leading axis of rows everywhere."""
+    """Minimise every row's loss at once: `sgd.descend` with a leading axis of rows everywhere."""
     trained = [{name: tensor.detach().clone() for name, tensor in p.items()} for p in params]
     targets = [anchor[name] for p, anchor in zip(params, anchors, strict=True) for name in p]
     everything = [tensor for p in trained for tensor in p.values()]
@@ -225,7 +225,7 @@ def _joined(parts: Sequence[Copies]) -> Copies:
 
 
 def _train_heads(stacked: Stacked, job: Job, rows: Rows) -> Rows:
-    """Heads on frozen features, eq. (6): return the rows that extractors are then trained with."""
+    """Heads on frozen features, equation (6): return the rows that extractors are then trained with."""
     device, features = job.data.inputs.device, job.features
     assert features is not None
     labels, gamma, keys = job.data.labels.to(device), job.plan.gamma.to(device), _keys(job, "heads").to(device)
@@ -243,7 +243,7 @@ def _train_heads(stacked: Stacked, job: Job, rows: Rows) -> Rows:
 
 
 def _train_rows(stacked: Stacked, job: Job, rows: Rows) -> Trained:
-    """Extractors with heads that are trained and held fixed, eq. (7), or both."""
+    """Extractors with heads that are trained and held fixed (equation (7)), or both."""
     network, device, topology = stacked.network, job.data.inputs.device, rows.start.topology
     labels, gamma, columns = job.data.labels.to(device), job.plan.gamma.to(device), rows.columns.to(device)
     keys = rows.keys.to(device)

@@ -1,7 +1,7 @@
 """Clients that fail, simulated: an engine around an engine, whose clients drop out, come late, or send what is wrong.
 
-Who fails how comes from (seed, round, try, client). Honest clients are executed together as ever; each upload that goes
-bad is a message of its own, and passes the same admission as one from another machine.
+Which clients fail, and how, comes from (seed, round, attempt, client). Honest clients are executed together as ever;
+each bad upload is a message of its own, and passes the same admission as one from another machine.
 """
 
 from bisect import bisect_right
@@ -39,11 +39,11 @@ class Faulty:
     """Clients whose change is multiplied by a factor, in every round."""
 
     def execute(self, task: RoundTask) -> tuple[Update, list[ClientState]]:
-        """Return what is let in of what participants send, and who is missing; honest uploads are left to others."""
+        """Return the admitted uploads, and the missing clients; honest uploads are checked by the caller."""
         theirs = replace(task, setting=replace(task.setting, federation=self.data))
         fails = drawn(self.faults, task.setting.seed, task.broadcast)
         failing = {client: fails[client] for client in task.participants if client in fails}
-        honest, kept = Update.of_nobody(task.broadcast), list[ClientState]()
+        honest, kept = Update.empty(task.broadcast), list[ClientState]()
         if others := [client for client in task.participants if client not in failing]:
             honest, kept = self.inner.execute(theirs.only(others))
             honest = self._scaled(task.broadcast, honest)
@@ -93,7 +93,7 @@ class Faulty:
 
 
 def _refused(task: RoundTask, honest: Update, sent: Sequence[Update]) -> dict[int, admission.Refusal]:
-    """Return which of the uploads of clients that fail are not let in, beside those of honest ones."""
+    """Return which uploads of failing clients are refused, and why, when checked together with the honest ones."""
     odd = admission.unlike([honest, *sent])
     alike = [update for update in sent if not set(update.clients) & set(odd)]
     found = admission.refusals(task, Update.join([honest, *alike]))
@@ -104,13 +104,13 @@ def _refused(task: RoundTask, honest: Update, sent: Sequence[Update]) -> dict[in
 def lengthened(update: Update, broadcast: Broadcast, factors: Tensor) -> Update:
     """Multiply how each participant changed the models that it got, by factors (participants,)."""
     sent, models, shared = broadcast.ensemble, update.models, broadcast.ensemble.topology == "split"
-    by_row, everybody = factors[update.row_participants], torch.ones(len(factors), 1)
+    by_row, from_first = factors[update.row_participants], torch.ones(len(factors), 1)
 
     def times(received: Params, trained: Params, started: Tensor, factor: Tensor) -> Params:
         return {name: _times(received[name], tensor, started, factor) for name, tensor in trained.items()}
 
     extractors = (
-        times(sent.extractors, models.extractors, everybody, factors)
+        times(sent.extractors, models.extractors, from_first, factors)
         if shared
         else times(sent.extractors, models.extractors, update.started, by_row)
     )
@@ -127,7 +127,7 @@ def _times(received: Tensor, trained: Tensor, started: Tensor, factor: Tensor) -
 
 
 def with_faults(engine: Engine, config: Config, federation: Federation, method: Method) -> Engine:
-    """Put the faults that are wanted around an engine; who flips labels and who scales is drawn once."""
+    """Put the faults that are wanted around an engine; the clients that flip labels or scale are drawn once."""
     faults = config.faults
     if faults is None:
         return engine
@@ -144,7 +144,7 @@ def with_faults(engine: Engine, config: Config, federation: Federation, method: 
 
 
 def poisoners(faults: FaultsConfig, clients: int, seed: int) -> tuple[list[int], list[int]]:
-    """Return who flips labels, and who scales: the nearest whole numbers to their shares, the same in every round."""
+    """Return the clients that flip labels, and those that scale: their shares rounded, the same in every round."""
     order = rng.numpy_generator(seed, "poisoners").permutation(clients).tolist()
     flipping, scaling = (round(share * clients) for share in (faults.flip, faults.scale))
     return order[:flipping], order[flipping : flipping + scaling]
@@ -162,10 +162,10 @@ def flipped(federation: Federation, clients: Sequence[int]) -> Federation:
 
 
 def drawn(faults: FaultsConfig, seed: int, broadcast: Broadcast) -> dict[int, str]:
-    """Return who would fail in this try at the round, and how; each in one way at most.
+    """Return the clients that fail in this attempt at the round, and how; each in one way at most.
 
-    All clients are put in a random order, of which each kind gets its share, rounded up or down at random; so who fails
-    does not depend on who takes part.
+    All clients are put in a random order, of which each kind gets its share, rounded up or down at random; so
+    which clients fail does not depend on which take part.
     """
     draw = rng.numpy_generator(seed, "faults", broadcast.round, broadcast.attempt)
     clients = len(broadcast.weights)

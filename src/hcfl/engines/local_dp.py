@@ -1,7 +1,7 @@
 """Differential privacy in a simulation: another engine's work, as the server of a private run would see it.
 
-Noise comes from the run's seed, so that a run can be repeated. That protects nobody: it shows what privacy costs. Where
-clients are real, `hcfl.flower` draws noise from the operating system.
+Noise comes from the run's seed, so that a run can be repeated. That protects no client: it shows what privacy costs.
+Where clients are real, `hcfl.flower` draws noise from the operating system.
 """
 
 from collections.abc import Sequence
@@ -47,7 +47,7 @@ class Private:
         return _on(told(task, each), device), kept
 
     def _told(self, task: RoundTask, each: Sequence[Update]) -> Update:
-        """Return everybody's upload, with its own noise."""
+        """Return every client's upload, each with its own noise."""
         return together(
             [
                 hidden(task.setting.method, self.privacy, task.broadcast, one, self._generator(task, *one.clients))
@@ -74,7 +74,7 @@ class Private:
         update = averaged(
             task.broadcast.ensemble, in_units(sums, privacy.clip), clients, weights, size, spread / privacy.clip
         )
-        return replace(update, held_out=None)  # Val is measured by whoever simulates
+        return replace(update, held_out=None)  # the simulation measures Val itself
 
     def _bounded(self, task: RoundTask, one: Update) -> dict[str, Tensor]:
         """Return a client's summands: models clipped, shares of samples scaled to be as large, all else left out."""

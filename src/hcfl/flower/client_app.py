@@ -36,7 +36,7 @@ app = ClientApp()
 
 @app.query()
 def query(message: Message, context: Context) -> Message:
-    """Say who this node is, and what the federation has to know of its data."""
+    """Answer which client this node is, and what the federation has to know of its data."""
     question = records.unpack(Question, message.content)
     return Message(records.pack(introduce(question, context.node_config)), reply_to=message)
 
@@ -173,7 +173,7 @@ def _take_part(task: Task, context: Context) -> _Done:
 
 
 def _check_samples(state: ClientState | None, samples: int) -> None:
-    """Say where a client's file has changed: weights of samples belong to the samples there were."""
+    """Refuse a data file that has changed its length: the kept weights are of the former samples."""
     kept = None if state is None else state.weights.sample
     if kept is not None and len(kept) != samples:
         raise InputError(f"data: has {samples} samples for training, but had {len(kept)} when this run began")

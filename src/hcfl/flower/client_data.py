@@ -20,8 +20,8 @@ from hcfl.models.inputs import Scaling
 PARTITION = "partition-id"
 """Flower's name for the number of a simulated client."""
 
-SOME = 1
-"""How many samples a client says it has, where it does not say."""
+UNDISCLOSED_SAMPLES = 1
+"""What a client of a private run says instead of its number of samples."""
 
 
 @dataclass(frozen=True)
@@ -34,7 +34,7 @@ class Mine:
 
 
 def introduce(question: Question, node: Mapping[str, Any]) -> Introduction:
-    """Say who a node is; one with data of its own also says what the federation has to know of them."""
+    """Return which client a node is; one with its own data also says what the federation has to know of them."""
     if PARTITION in node:
         return Introduction(int(node[PARTITION]))
     name = str(node.get("name", ""))
@@ -48,7 +48,7 @@ def introduce(question: Question, node: Mapping[str, Any]) -> Introduction:
     if question.classes:
         strange = set(own.class_names) - set(question.classes)
         problem = "has a class that is not among the classes of this run" if strange else ""
-        return Introduction(client, name, train=SOME, shape=own.shape, problem=problem)
+        return Introduction(client, name, train=UNDISCLOSED_SAMPLES, shape=own.shape, problem=problem)
     values = own.x[own.train[0]].reshape(-1, own.x.shape[-1]).to(torch.float64)
     return Introduction(
         client=client,
@@ -134,13 +134,13 @@ class Agreement:
 
     common: Common
     names: tuple[str, ...] = ()
-    """Of the clients who hold their own data, in the order of their numbers."""
+    """Of the clients that hold their own data, in the order of their numbers."""
     shape: tuple[int, ...] = ()
     sizes: tuple[tuple[int, int], ...] = ()
-    """Samples for training and held out, of each client that was there."""
+    """Samples for training and held out, of each client; 0 for those that were not connected."""
 
     def with_names(self, names: tuple[str, ...]) -> "Agreement":
-        """Return the agreement of a run that goes on, with clients who join it."""
+        """Return the agreement of a resumed run, with clients that join it."""
         if names[: len(self.names)] != self.names:
             raise InputError(
                 f"names = {', '.join(names)}: a run that goes on keeps its clients, and their order "
@@ -150,7 +150,7 @@ class Agreement:
 
     @property
     def introduced(self) -> frozenset[str]:
-        """The clients who were there."""
+        """The clients that took part in the agreement."""
         return frozenset(name for name, (train, _) in zip(self.names, self.sizes, strict=True) if train)
 
     def problem_with(self, introduction: Introduction) -> str | None:
@@ -193,22 +193,22 @@ class Public:
 def agree(
     experiment: str, names: tuple[str, ...], introductions: Sequence[Introduction], public: Public | None = None
 ) -> Agreement:
-    """Settle on classes, shape and scaling, from what those clients said who are there, or from what is public."""
-    there = {one.client: one for one in sorted(introductions, key=lambda one: one.client)}
-    first = next(iter(there.values()))
-    for one in there.values():
+    """Settle on classes, shape and scaling, from the introductions of connected clients, or from public settings."""
+    present = {one.client: one for one in sorted(introductions, key=lambda one: one.client)}
+    first = next(iter(present.values()))
+    for one in present.values():
         if one.shape != first.shape:
             raise InputError(
                 f"names = {one.name}: has inputs of shape {one.shape}, but those of {first.name} are {first.shape}"
             )
     if public is None:
-        found = {name for one in there.values() for name in one.class_names}
+        found = {name for one in present.values() for name in one.class_names}
         classes = tuple(sorted(found, key=int if all(name.isdecimal() for name in found) else str))
-        scaling = scaling_of(list(there.values()))
+        scaling = scaling_of(list(present.values()))
     else:
         classes = public.classes
         scaling = Scaling(torch.tensor([public.mean]), torch.tensor([public.std]))
-    everybody = [there.get(client, Introduction(client)) for client in range(len(names))]
+    all_clients = [present.get(client, Introduction(client)) for client in range(len(names))]
     return Agreement(
         common=Common(
             experiment=experiment,
@@ -219,5 +219,5 @@ def agree(
         ),
         names=names,
         shape=first.shape,
-        sizes=tuple((one.train, one.held_out) for one in everybody),
+        sizes=tuple((one.train, one.held_out) for one in all_clients),
     )

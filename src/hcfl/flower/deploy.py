@@ -33,7 +33,7 @@ LABEL = re.compile(r"[A-Za-z0-9]([A-Za-z0-9-]{0,61}[A-Za-z0-9])?")
 
 @dataclass(frozen=True)
 class Site:
-    """Where a federation's server is, and who its clients are."""
+    """Where a federation's server is, and the names of its clients."""
 
     clients: tuple[str, ...]
     host: str = HOST
@@ -90,7 +90,7 @@ def init(folder: Path, site: Site, force: bool = False) -> None:
 
 
 def add(folder: Path, clients: Sequence[str]) -> None:
-    """Add clients to a site; all that is there stays as it is."""
+    """Add clients to a site; existing files stay as they are."""
     try:
         values = json.loads((folder / SITE).read_text(encoding="utf-8"))
         site = Site(**{**values, "clients": (*values["clients"], *clients)})
@@ -162,7 +162,7 @@ def _filled(template: str, **values: object) -> bytes:
 
 
 def _write(path: Path, content: bytes, mode: int = 0o644) -> None:
-    """Write a file that nobody can read before it has its mode."""
+    """Write a file that no other user can read before it has its mode."""
     path.parent.mkdir(parents=True, exist_ok=True)
     path.unlink(missing_ok=True)
     with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode), "wb") as file:

@@ -125,7 +125,7 @@ def _named(classes: tuple[str, ...]) -> tuple[str, ...]:
 
 
 def _check_number(directory: Directory, federation: Federation) -> None:
-    nodes = len(directory.here())
+    nodes = len(directory.connected())
     if nodes != federation.clients:
         raise InputError(
             f"num-supernodes = {nodes}: the federation has {federation.clients} clients; "

@@ -114,7 +114,7 @@ def superlink(folder: Path) -> Iterator[dict[str, str]]:
             env=environment,
             stdout=log,
             stderr=subprocess.STDOUT,
-            start_new_session=True,  # a terminal's Ctrl-C is for us, who let it finish a round first
+            start_new_session=True,  # Ctrl-C in a terminal stops hcfl, which lets Flower finish a round first
         )
     try:
         _wait_until_up(process, port)

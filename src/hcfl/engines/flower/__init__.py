@@ -1,1 +1,1 @@
-"""The engine whose clients are on other machines: what travels, and who is asked."""
+"""The engine whose clients are on other machines: messages, and which node is which client."""

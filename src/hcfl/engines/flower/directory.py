@@ -10,29 +10,29 @@ from hcfl.engines.flower.exchange import ask
 from hcfl.engines.flower.messages import Introduction, Question
 
 PAUSE = 1.0
-"""Seconds between two looks at who is connected."""
+"""Seconds between two looks at which nodes are connected."""
 
 
 @dataclass
 class Directory:
-    """The nodes that are connected, and who they are."""
+    """The nodes that are connected, and which client each is."""
 
     grid: Grid
     question: Question
     timeout: float
     on_refused: Callable[[str, str], None] = lambda name, reason: None
-    """Whoever is told that a node cannot take part: its name and the reason."""
+    """Called with the name of a node that cannot take part, and the reason."""
     accept: Callable[[Introduction], str | None] = lambda introduction: introduction.problem or None
     """Return why a client cannot take part, if so."""
     known: dict[int, Introduction] = field(default_factory=dict)
-    """Who each node said it is."""
+    """How each node introduced itself."""
     refused: dict[int, str] = field(default_factory=dict)
     """Nodes that cannot take part, with the reason."""
     introduced: frozenset[str] = frozenset()
-    """Clients who introduced themselves before, in the part of a run that is gone on with."""
+    """Clients that introduced themselves before, where a run is resumed."""
 
-    def here(self) -> dict[int, int]:
-        """Return the node of every client that is connected; who is new is asked first."""
+    def connected(self) -> dict[int, int]:
+        """Return the node of every client that is connected; new nodes are asked first."""
         nodes = {node.node_id: node.name for node in self.grid.get_nodes()}
         for node, name in nodes.items():
             if name in self.introduced and node not in self.known:
@@ -40,7 +40,7 @@ class Directory:
         new = [node for node in nodes if node not in self.known and node not in self.refused]
         if new:
             answers = ask(self.grid, Introduction, dict.fromkeys(new, self.question), "query", self.timeout)
-            for node, introduction in answers.said.items():
+            for node, introduction in answers.received.items():
                 problem = self._problem(nodes[node], introduction)
                 if problem is None:
                     self.known[node] = introduction
@@ -50,9 +50,9 @@ class Directory:
         return {self.known[node].client: node for node in nodes if node in self.known}
 
     def wait_for(self, clients: Iterable[int], number: int, patience: float) -> dict[int, int]:
-        """Wait until so many of some clients are connected, or as long as we have patience; return who is there."""
+        """Wait until `number` of the clients are connected, at most `patience` seconds; return the node of each."""
         wanted, end = set(clients), time.monotonic() + patience
-        while len(wanted & set(found := self.here())) < number and time.monotonic() < end:
+        while len(wanted & set(found := self.connected())) < number and time.monotonic() < end:
             time.sleep(PAUSE)
         return found
 

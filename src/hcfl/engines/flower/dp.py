@@ -27,7 +27,7 @@ TINY = 1e-30
 
 
 def protected(method: Method, privacy: PrivacyConfig, parts: Parts, message: Message, context: Context) -> Parts:
-    """Return a client's summands as they may leave it: models clipped, what nobody needs left out, noise added."""
+    """Return a client's summands as it may send them: models clipped, unused parts left out, noise added."""
     assert privacy.clip is not None
     models = {name: part for name, part in parts.items() if is_model(name)}
     shares = scaled_shares(method, parts, privacy.clip)
@@ -45,7 +45,7 @@ def protected(method: Method, privacy: PrivacyConfig, parts: Parts, message: Mes
 def _unpredictable() -> Iterator[None]:
     """Seed numpy's global generator, which Flower draws from, by the operating system; then put it back as it was.
 
-    Whoever knows the seed could take the noise off.
+    A reader of the noised sums that knows the seed could take the noise off.
     """
     before = np.random.get_state()  # noqa: NPY002
     np.random.seed()  # noqa: NPY002

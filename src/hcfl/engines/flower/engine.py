@@ -16,7 +16,7 @@ from hcfl.tiers import Weights
 
 @dataclass(frozen=True)
 class Patience:
-    """How long a round waits, and for whom."""
+    """How long a round waits for its clients."""
 
     timeout: float = 300.0
     """Seconds that a client has for its part of a round."""
@@ -32,22 +32,22 @@ class Remote:
     common: Common
     patience: Patience
     lost: set[int] = field(default_factory=set)
-    """Clients who no longer have the state that the server knows of; they start anew."""
+    """Clients that no longer have the state that the server knows of; they start anew."""
 
     def execute(self, task: RoundTask) -> tuple[Update, list[ClientState]]:
-        """Return what those who answered sent, and what the server knows of them: never more than they sent."""
+        """Return what the clients that answered sent, and the states known to the server: never more than they sent."""
         broadcast, participants, needed = task.broadcast, task.participants, task.needed
         end = time.monotonic() + self.patience.limit
         updates: dict[int, Update] = {}
         missing: dict[int, Missing] = {}
         while True:
             wanted = [client for client in participants if client not in updates]
-            here = self.directory.wait_for(wanted, needed - len(updates), end - time.monotonic())
-            missing |= {client: Missing(client, "is not connected") for client in wanted if client not in here}
+            nodes = self.directory.wait_for(wanted, needed - len(updates), end - time.monotonic())
+            missing |= {client: Missing(client, "is not connected") for client in wanted if client not in nodes}
             known = {client: None if client in self.lost else task.states.get(client) for client in wanted}
-            method, connected = task.setting.method, [client for client in wanted if client in here]
+            method, connected = task.setting.method, [client for client in wanted if client in nodes]
             tasks = {client: task_for(self.common, method, broadcast, client, known[client]) for client in connected}
-            failed, lost = self._ask(tasks, here, updates)
+            failed, lost = self._ask(tasks, nodes, updates)
             missing |= failed
             if not lost and len(updates) >= needed:
                 break
@@ -65,15 +65,15 @@ class Remote:
         return update, [ClientState(broadcast.round, broadcast.clusters, Weights(row)) for row in rows]
 
     def _ask(
-        self, tasks: Mapping[int, Task], here: Mapping[int, int], updates: dict[int, Update]
+        self, tasks: Mapping[int, Task], nodes: Mapping[int, int], updates: dict[int, Update]
     ) -> tuple[dict[int, Missing], set[int]]:
-        """Ask clients; add what they answer to `updates`. Return who failed and why, and who has to start anew."""
-        client_of = {here[client]: client for client in tasks}
-        questions = {here[client]: task for client, task in tasks.items()}
+        """Ask clients; add what they answer to `updates`. Return which failed and why, and which start anew."""
+        client_of = {nodes[client]: client for client in tasks}
+        questions = {nodes[client]: task for client, task in tasks.items()}
         found = ask(self.directory.grid, Reply, questions, "train", self.patience.timeout)
         failed = {client_of[node]: Missing(client_of[node], reason) for node, reason in found.failed.items()}
         lost: set[int] = set()
-        for node, reply in found.said.items():
+        for node, reply in found.received.items():
             client = client_of[node]
             if reply.problem or reply.update is None:
                 failed[client] = Missing(client, reply.problem or "sent nothing")

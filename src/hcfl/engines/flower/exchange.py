@@ -1,4 +1,4 @@
-"""One question to many nodes and their answers, with a bounded wait; who does not answer is named, with the reason."""
+"""One question to many nodes and their answers, with a bounded wait; for other nodes, the reason."""
 
 import time
 from collections.abc import Mapping
@@ -18,9 +18,9 @@ POLLS = (0.1, 1.0)
 
 @dataclass(frozen=True)
 class Answers(Generic[T]):
-    """Who said what, and why others did not."""
+    """The answers by node, and why other nodes did not answer."""
 
-    said: dict[int, T]
+    received: dict[int, T]
     failed: dict[int, str]
 
 
@@ -33,7 +33,7 @@ def ask(grid: Grid, kind: type[T], questions: Mapping[int, object], message_type
     ]
     # An error's sender is the SuperLink, so answers are told apart by the message that they answer.
     waiting = {sent: node for sent, node in zip(grid.push_messages(messages), nodes, strict=False) if sent is not None}
-    said: dict[int, T] = {}
+    received: dict[int, T] = {}
     failed = {node: "could not be asked" for node in nodes if node not in waiting.values()}
     pause, end = POLLS[0], time.monotonic() + timeout
     while waiting and time.monotonic() < end:
@@ -43,10 +43,10 @@ def ask(grid: Grid, kind: type[T], questions: Mapping[int, object], message_type
                 failed[node] = f"error {message.error.code}: {message.error.reason}"
                 continue
             try:
-                said[node] = records.unpack(kind, message.content)
+                received[node] = records.unpack(kind, message.content)
             except ValueError as error:
                 failed[node] = f"sent what cannot be read ({error})"
         if waiting:
             time.sleep(pause)
             pause = min(POLLS[1], pause * 1.2)
-    return Answers(said, {**failed, **dict.fromkeys(waiting.values(), f"no answer within {timeout:g} s")})
+    return Answers(received, {**failed, **dict.fromkeys(waiting.values(), f"no answer within {timeout:g} s")})

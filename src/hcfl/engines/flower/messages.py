@@ -2,7 +2,7 @@
 
 A client gets what concerns it and nothing else: its own cluster's model where the server has placed it, the changes
 since the server last heard of it without the names of others, its own row of the weights. So the tensors of a message
-are those that the cost ledger counts.
+are those that `evaluation.bytes_down` counts.
 """
 
 from collections.abc import Sequence
@@ -28,7 +28,7 @@ REMOVAL, MERGE, MOVE = len(RULES), len(RULES) + 1, len(RULES) + 2
 
 @dataclass(frozen=True)
 class Common:
-    """What all clients of an experiment have to agree on."""
+    """What all clients of an experiment have to agree on (not the mean model, `Task.common_model`)."""
 
     experiment: str
     """Under this name they keep their states."""
@@ -85,7 +85,7 @@ class Reply:
 
 @dataclass(frozen=True)
 class Question:
-    """Who are you, and what do you hold? A client splits its data as the number it has in the federation says."""
+    """The server asks a node for its name and its data; a client splits its data by its number in the federation."""
 
     clients: tuple[str, ...]
     """Names in the order of their numbers."""
@@ -98,7 +98,7 @@ class Question:
 
 @dataclass(frozen=True)
 class Introduction:
-    """Who a node is; where clients hold their own data, also what the federation has to know of it."""
+    """Which client a node is; where clients hold their own data, also what the federation has to know of it."""
 
     client: int
     """Its number; −1 where its name is not among the clients'."""
@@ -195,7 +195,7 @@ def _decoded(row: Sequence[int], client: int, since: int) -> Change:
 
 
 def answers(reply: Reply, task: Task, experiment: str) -> bool:
-    """Whether a reply is from whom it should be."""
+    """Whether a reply is from the client, and of the experiment, that was asked."""
     return (reply.experiment, reply.client) == (experiment, task.client)
 
 

@@ -42,6 +42,19 @@ T = TypeVar("T")
 
 
 @dataclass(frozen=True)
+class Uploads:
+    """The uploads that count, and what came of the others."""
+
+    counted: dict[int, Upload]
+    failed: dict[int, str]
+    """Why the uploads of other clients do not count."""
+    lost: set[int]
+    """Clients that no longer have the state that the server knows of."""
+    diverged: bool
+    """Whether training diverged on some client."""
+
+
+@dataclass(frozen=True)
 class Collected:
     """What came of asking clients: whose summands are in the sums, the bytes they sent, and why others are not in."""
 
@@ -63,10 +76,10 @@ class Private:
     privacy: PrivacyConfig
     patience: Patience
     lost: set[int] = field(default_factory=set)
-    """Clients who no longer have the state that the server knows of; they start anew."""
+    """Clients that no longer have the state that the server knows of; they start anew."""
 
     def execute(self, task: RoundTask) -> tuple[Update, list[ClientState]]:
-        """Return the update of all who answered together; of each of them the server knows the round, and no more."""
+        """Return one update of all clients that answered; of each of them the server knows the round, and no more."""
         setting, broadcast, participants = task.setting, task.broadcast, task.participants
         fewest = secagg.FEWEST if self.privacy.mode == "secagg" else 1
         if len(participants) < fewest:
@@ -76,13 +89,13 @@ class Private:
         needed = max(fewest, task.needed)
         end = time.monotonic() + self.patience.limit
         while True:
-            here = self.directory.wait_for(participants, needed, end - time.monotonic())
+            nodes = self.directory.wait_for(participants, needed, end - time.monotonic())
             known = {client: None if client in self.lost else task.states.get(client) for client in participants}
             tasks = {
-                c: task_for(self.common, setting.method, broadcast, c, known[c]) for c in participants if c in here
+                c: task_for(self.common, setting.method, broadcast, c, known[c]) for c in participants if c in nodes
             }
-            absent = {client: "is not connected" for client in participants if client not in here}
-            collected = self._collect(tasks, here, needed, broadcast.round, setting.seed)
+            absent = {client: "is not connected" for client in participants if client not in nodes}
+            collected = self._collect(tasks, nodes, needed, broadcast.round, setting.seed)
             self.lost = (self.lost | collected.lost) - set(collected.clients)
             if len(collected.clients) >= needed:
                 break
@@ -112,31 +125,34 @@ class Private:
         return averaged(broadcast.ensemble, sums, clients, weights, collected.bytes, noise)
 
     def _collect(
-        self, tasks: Mapping[int, Task], here: Mapping[int, int], needed: int, round_: int, seed: int
+        self, tasks: Mapping[int, Task], nodes: Mapping[int, int], needed: int, round_: int, seed: int
     ) -> Collected:
         if self.privacy.mode == "secagg":
-            return self._sealed(tasks, here, needed, round_, seed)
-        uploads, failed, lost, diverged = self._uploads(tasks, tasks, here, "train", torch.float32)
+            return self._sealed(tasks, nodes, needed, round_, seed)
+        found = self._uploads(tasks, tasks, nodes, "train", torch.float32)
+        uploads = found.counted
         sums: dict[str, Tensor] = {}
         if uploads:
             every = [upload.parts for upload in uploads.values()]
             sums = {name: torch.stack([parts[name].double() for parts in every]).sum(dim=0) for name in every[0]}
-        return Collected(tuple(sorted(uploads)), sums, sum(map(_bytes, uploads.values())), failed, lost, diverged)
+        return Collected(
+            tuple(sorted(uploads)), sums, sum(map(_bytes, uploads.values())), found.failed, found.lost, found.diverged
+        )
 
     def _sealed(
-        self, tasks: Mapping[int, Task], here: Mapping[int, int], needed: int, round_: int, seed: int
+        self, tasks: Mapping[int, Task], nodes: Mapping[int, int], needed: int, round_: int, seed: int
     ) -> Collected:
-        """Go through the steps of SecAgg+; whoever fails in one is not asked for the next.
+        """Go through the steps of SecAgg+; a client that fails in one is not asked for the next.
 
-        A sum that will not count is not opened: its difference to the one that does would be somebody's own.
+        A sum that will not count is not opened: its difference to the one that does could be a single client's.
         """
         session = f"{self.common.experiment}-{round_}-{uuid4().hex}"
         order = rng.numpy_generator(seed, "ring", round_).permutation(sorted(tasks)).tolist()
 
-        public, failed = self._ask(secagg.PublicKeys, {c: AskKeys(session, c) for c in tasks}, here, "query.keys")
+        public, failed = self._ask(secagg.PublicKeys, {c: AskKeys(session, c) for c in tasks}, nodes, "query.keys")
         peers = secagg.neighbours_of([client for client in order if client in public])
         keys = {c: AskShares(session, {peer: public[peer] for peer in peers[c]}) for c in public}
-        shared, more = self._ask(Shares, keys if len(public) >= secagg.FEWEST else {}, here, "query.shares")
+        shared, more = self._ask(Shares, keys if len(public) >= secagg.FEWEST else {}, nodes, "query.shares")
         failed |= more
 
         questions = {
@@ -148,8 +164,9 @@ class Private:
             )
             for client in shared
         }
-        uploads, more, lost, diverged = self._uploads(questions, tasks, here, "train.sealed", torch.int64)
-        failed |= more
+        found = self._uploads(questions, tasks, nodes, "train.sealed", torch.int64)
+        uploads, lost, diverged = found.counted, found.lost, found.diverged
+        failed |= found.failed
 
         if len(uploads) < needed:
             few = f"{len(uploads)} vectors came, {needed} are needed"
@@ -163,7 +180,7 @@ class Private:
             )
             for client in uploads
         }
-        revealed, _ = self._ask(secagg.Revealed, reveal, here, "query.reveal")
+        revealed, _ = self._ask(secagg.Revealed, reveal, nodes, "query.reveal")
         masked = {client: whole_numbers(upload.parts) for client, upload in uploads.items()}
         try:
             total = secagg.unmask(masked, dropped, peers, public, revealed)
@@ -177,30 +194,30 @@ class Private:
         self,
         questions: Mapping[int, object],
         tasks: Mapping[int, Task],
-        here: Mapping[int, int],
+        nodes: Mapping[int, int],
         message_type: str,
         dtype: torch.dtype,
-    ) -> tuple[dict[int, Upload], dict[int, str], set[int], bool]:
-        """Return the uploads that count, why others do not, who has to start anew, and whether training diverged."""
-        said, failed = self._ask(Upload, questions, here, message_type)
-        lost = {client for client, upload in said.items() if upload.lost}
-        problems = {client: problem_with_upload(upload, tasks[client], dtype) for client, upload in said.items()}
+    ) -> Uploads:
+        """Ask clients for their summands; return those that have the right form."""
+        answers, failed = self._ask(Upload, questions, nodes, message_type)
+        lost = {client for client, upload in answers.items() if upload.lost}
+        problems = {client: problem_with_upload(upload, tasks[client], dtype) for client, upload in answers.items()}
         failed |= {client: problem for client, problem in problems.items() if problem is not None}
-        uploads = {client: upload for client, upload in said.items() if client not in failed}
+        uploads = {client: upload for client, upload in answers.items() if client not in failed}
         for client in unlike(uploads) if uploads else []:
             del uploads[client]
             failed[client] = "sent sums unlike the others'"
-        return uploads, failed, lost, any(upload.diverged for upload in said.values())
+        return Uploads(uploads, failed, lost, any(upload.diverged for upload in answers.values()))
 
     def _ask(
-        self, kind: type[T], questions: Mapping[int, object], here: Mapping[int, int], message_type: str
+        self, kind: type[T], questions: Mapping[int, object], nodes: Mapping[int, int], message_type: str
     ) -> tuple[dict[int, T], dict[int, str]]:
-        """Ask clients; return who said what, and why others did not."""
-        client_of = {here[client]: client for client in questions}
-        asked = {here[client]: question for client, question in questions.items()}
+        """Ask clients; return the answers by client, and why others did not answer."""
+        client_of = {nodes[client]: client for client in questions}
+        asked = {nodes[client]: question for client, question in questions.items()}
         answers = ask(self.directory.grid, kind, asked, message_type, self.patience.timeout)
         return (
-            {client_of[node]: said for node, said in answers.said.items()},
+            {client_of[node]: answer for node, answer in answers.received.items()},
             {client_of[node]: reason for node, reason in answers.failed.items()},
         )
 

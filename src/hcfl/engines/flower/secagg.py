@@ -1,8 +1,9 @@
 """SecAgg+: the server opens the sum of what clients send, and nothing else (Bonawitz et al. 2017, Bell et al. 2020).
 
-Every client adds masks to its vector: one with each of its neighbours, which cancel in the sum, and one of its own. It
-gives its neighbours shares of the secrets behind them. After the vectors are in, clients return their shares: of the
-own mask of whoever sent a vector, of the key of whoever did not, so that its half of the common masks can be taken off.
+Every client adds masks to its vector: pairwise ones with neighbours, which cancel in the sum, and one of its own. It
+gives its neighbours shares of the secrets behind them. After the vectors are in, clients return their shares: for a
+client that sent a vector, those of its own mask; for one that did not, those of its key, so that the server can take
+its half of the pairwise masks off.
 
 Keys, key agreement, encryption and secret sharing are Flower's. Two things are not. Masks are a stream of AES in
 counter mode: Flower's generator shortens every seed to 32 bits, which can be searched. And sums are of 64-bit whole
@@ -38,7 +39,7 @@ FEWEST = 3
 """Clients in a sum: that of two tells each of them the other's vector."""
 
 NEIGHBOURS = 16
-"""With how many others a client has common masks, at most; where there are more clients, they stand in a ring."""
+"""With how many others a client has pairwise masks, at most; where there are more clients, they stand in a ring."""
 
 FRACTION_BITS = 32
 """Of a number in a vector; so numbers go up to 2³¹, and are rounded to 2⁻³²."""
@@ -46,7 +47,7 @@ FRACTION_BITS = 32
 
 @dataclass(frozen=True)
 class PublicKeys:
-    """A client's keys for one sum: one for common masks, one to send it shares."""
+    """A client's keys for one sum: one for pairwise masks, one to send it shares."""
 
     mask: str
     share: str
@@ -54,7 +55,7 @@ class PublicKeys:
 
 @dataclass(frozen=True)
 class Share:
-    """A share of a client's two secrets, in hexadecimal: the seed of its own mask, and its key for common masks."""
+    """A share of a client's two secrets, in hexadecimal: the seed of its own mask, and its key for pairwise masks."""
 
     seed: str
     key: str
@@ -90,7 +91,7 @@ class Revealed:
 def threshold_of(shares: int) -> int:
     """Return how many shares of a secret open it: two thirds, so that a third of the clients may drop out.
 
-    A client gives a share of one of the two secrets, so nobody gets both, whomever the server calls dropped.
+    A client gives a share of one of the two secrets, so the server never gets both, whichever clients it calls dropped.
     """
     return max(2, ceil(2 * shares / 3))
 
@@ -131,27 +132,27 @@ def share(secrets: Secrets, peers: Mapping[int, PublicKeys]) -> tuple[Secrets, d
             mine[peer] = Share(one.hex(), other.hex())
         else:
             text = share_keys_plaintext_concat(secrets.client, peer, one, other)
-            sealed[peer] = encrypt(_common(secrets.share_key, peers[peer].share), text).decode()
+            sealed[peer] = encrypt(_shared_key(secrets.share_key, peers[peer].share), text).decode()
     return replace(secrets, seed=seed.hex(), threshold=threshold, peers=peers, shares=mine), sealed
 
 
 def mask(secrets: Secrets, ciphertexts: Mapping[int, str], vector: Vector) -> tuple[Secrets, Vector]:
-    """Add the masks to a vector; who sent a share is who has a common mask."""
+    """Add the masks to a vector: the client's own, and one with each neighbour that sent a share."""
     if secrets.sent or len(ciphertexts) + 1 < max(FEWEST, secrets.threshold):
         raise InputError(f"privacy.mode = 'secagg': {len(ciphertexts)} shares came, {secrets.threshold - 1} are needed")
     shares, masked = dict(secrets.shares), vector + stream(bytes.fromhex(secrets.seed), len(vector))
     for peer, ciphertext in sorted(ciphertexts.items()):
-        key = _common(secrets.share_key, secrets.peers[peer].share)
+        key = _shared_key(secrets.share_key, secrets.peers[peer].share)
         source, target, seed, mask_key = share_keys_plaintext_separate(decrypt(key, ciphertext.encode()))
         if (source, target) != (peer, secrets.client):
             raise InputError(f"privacy.mode = 'secagg': a share of {source} for {target} came to {secrets.client}")
         shares[peer] = Share(seed.hex(), mask_key.hex())
-        masked = masked + _common_mask(secrets.client, peer, secrets.mask_key, secrets.peers[peer].mask, len(vector))
+        masked = masked + _pairwise_mask(secrets.client, peer, secrets.mask_key, secrets.peers[peer].mask, len(vector))
     return replace(secrets, shares=shares, sent=True), masked
 
 
 def reveal(secrets: Secrets, alive: Sequence[int], dropped: Sequence[int]) -> Revealed:
-    """Return shares, of nobody both: with both, the server could open a single vector."""
+    """Return one of the two shares of each client: with both, the server could open a single vector."""
     known = set(secrets.shares)
     if not secrets.sent or set(alive) & set(dropped) or not {*alive, *dropped} <= known:
         raise InputError("privacy.mode = 'secagg': shares were asked for that would open a single vector")
@@ -170,9 +171,9 @@ def unmask(
     public: Mapping[int, PublicKeys],
     revealed: Mapping[int, Revealed],
 ) -> Vector:
-    """Return the sum of the vectors; an InputError says that too few shares are there.
+    """Return the sum of the vectors; an InputError says that too few shares came.
 
-    `dropped` gave shares, but no vector; `peers` says who shared with whom.
+    `dropped` gave shares, but no vector; `peers` are the neighbours of each client.
     """
     length = len(next(iter(masked.values())))
     total: Vector = np.zeros(length, dtype=np.uint64)
@@ -184,7 +185,7 @@ def unmask(
     for client in dropped:
         key = _opened(client, [one.keys[client] for one in revealed.values() if client in one.keys], peers[client])
         for peer in set(peers[client]) & set(masked):
-            total = total + _common_mask(client, peer, key.decode(), public[peer].mask, length)
+            total = total + _pairwise_mask(client, peer, key.decode(), public[peer].mask, length)
     return total
 
 
@@ -199,18 +200,18 @@ def _opened(client: int, shares: Sequence[str], peers: Sequence[int]) -> bytes:
 
 
 def stream(seed: bytes, length: int) -> Vector:
-    """Stretch 32 secret bytes to a vector that nobody can tell from noise; every seed is used for one vector."""
+    """Stretch 32 secret bytes to a vector that looks like noise without the seed; every seed is used for one vector."""
     encryptor = Cipher(algorithms.AES(seed), modes.CTR(bytes(16))).encryptor()
     return np.frombuffer(encryptor.update(bytes(8 * length)), dtype="<u8").astype(np.uint64)
 
 
-def _common(private: str, public: str) -> bytes:
+def _shared_key(private: str, public: str) -> bytes:
     return generate_shared_key(bytes_to_private_key(private.encode()), bytes_to_public_key(public.encode()))
 
 
-def _common_mask(client: int, peer: int, private: str, public: str, length: int) -> Vector:
+def _pairwise_mask(client: int, peer: int, private: str, public: str, length: int) -> Vector:
     """Return the mask that a client has with another: the other has the same with the opposite sign."""
-    noise = stream(urlsafe_b64decode(_common(private, public)), length)
+    noise = stream(urlsafe_b64decode(_shared_key(private, public)), length)
     return noise if client > peer else np.uint64(0) - noise
 
 

@@ -51,7 +51,7 @@ class AskShares:
 
 @dataclass(frozen=True)
 class Shares:
-    """Encrypted, by the neighbour whom they are for."""
+    """Encrypted shares, by the neighbour that can read them."""
 
     ciphertexts: Mapping[int, str]
 
