@@ -133,10 +133,10 @@ def test_an_upload_without_masks_is_not_to_be_had_from_clients(tmp_path, monkeyp
     monkeypatch.setattr("hcfl.engines.flower.private_engine.secagg.FEWEST", 1)
     from hcfl.engines.flower.private_engine import Private
 
-    def plainly(self, tasks, here, needed, round_, seed):
-        uploads, failed, _ = self._uploads(tasks, tasks, here, "train", torch.float32)
-        assert not uploads
-        raise InputError("; ".join(set(failed.values())))
+    def plainly(self, tasks, nodes, needed, round_, seed):
+        found = self._uploads(tasks, tasks, nodes, "train", torch.float32)
+        assert not found.counted
+        raise InputError("; ".join(set(found.failed.values())))
 
     monkeypatch.setattr(Private, "_sealed", plainly)
     with pytest.raises(InputError, match=r"^could not do its part; its own log says why$"):

@@ -31,8 +31,6 @@ class RunSettings:
     quorum: float
     """A round counts with at least this share of the sampled clients."""
     patience: Patience
-    problem_file: Path | None
-    """Where a sentence goes if the run cannot go on."""
     public: Public = field(default_factory=Public)
 
 
@@ -40,7 +38,6 @@ def read(given: Mapping[str, Any]) -> RunSettings:
     """Check a run's configuration; what is wrong is said in one sentence."""
     resumed = str(given.get("resume", ""))
     out = Path(resumed or str(given.get("out", "")) or run_folder.free_path(RUNS, "flower"))
-    problem = str(given.get("problem-file", ""))
     names, config = _names(given, "names"), _config(given)
     patience = Patience(
         timeout=_number(given, "timeout", Patience.timeout),
@@ -55,7 +52,7 @@ def read(given: Mapping[str, Any]) -> RunSettings:
     if isinstance(mean, bool) or not isinstance(mean, int | float):
         raise InputError(f"mean = {mean!r}: must be a number")
     public = Public(_names(given, "classes"), float(mean), std)
-    return RunSettings(config, names, out, bool(resumed), quorum, patience, Path(problem) if problem else None, public)
+    return RunSettings(config, names, out, bool(resumed), quorum, patience, public)
 
 
 def _names(given: Mapping[str, Any], key: str) -> tuple[str, ...]:
