@@ -59,7 +59,11 @@ EXTRACTOR, HEAD = "extractor.", "head."
 
 
 def aggregate(received: Ensemble, update: Update, averaging: Averaging = MEAN) -> Ensemble:
-    """Average heads (full topology: whole models) per cluster, and a shared extractor over all participants."""
+    """Average heads (full topology: whole models) per cluster, and a shared extractor over all participants.
+
+    `received` are the models that the server sent out; a cluster whose mass is 0 keeps its received model. A shared
+    extractor is weighted by N_i, heads and whole models by `update.mass` (rows, clusters).
+    """
     if received.topology == "full":
         return _whole(received, update.models, update.mass, averaging)
     return Ensemble(

@@ -36,7 +36,11 @@ def apply(
     update: Update,
     averaging: Averaging = MEAN,
 ) -> ServerState:
-    """Carry out a decision: moves, splits, merges, then removals; `received` are the models of the round's start."""
+    """Carry out a decision: moves, splits, merges, then removals.
+
+    `received` are the models of the round's start, `state` has the averaged ones and the new reports, `hard` says
+    whether each client belongs to exactly one cluster. Every step is recorded in `ServerState.changes`.
+    """
     ids = state.clusters
     if decision.moves:
         ensemble = aggregate(received, moved(update, decision.moves), averaging) if hard else state.ensemble

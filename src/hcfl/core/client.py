@@ -42,9 +42,14 @@ from hcfl.tiers.weighting import uniform
 def take_part(
     task: RoundTask, trainer: Trainer = train, data: LocalData | None = None
 ) -> tuple[Update, list[ClientState]]:
-    """Do the participants' work of a round, on `data`; by default their training data in the federation.
+    """Do the participants' work of a round: catch up with the clusters, E-step, local training, statistics.
 
-    Returns what they send, and each one's new state.
+    `trainer` trains all participants' models; `data` are their samples, one participant's after another's, by default
+    their training data in the federation. Returns what they send, and each one's new state.
+
+    >>> update, states = take_part(RoundTask(setting, broadcast, [3, 7], {}))  # doctest: +SKIP
+    >>> update.clients, update.weights.shape  # doctest: +SKIP
+    ((3, 7), torch.Size([2, clusters]))
     """
     method, network, seed = task.setting.method, task.setting.network, task.setting.seed
     broadcast, clients = task.broadcast, task.participants
@@ -122,7 +127,7 @@ def take_part(
 
 
 def momentum(network: Network, broadcast: Broadcast, start: Copies, known: Sequence[ClientState | None]) -> Copies:
-    """Return the velocity that each client begins with: what it kept, brought to the clusters of today, or zero."""
+    """Return the velocity that each client begins with: what it kept, for the current clusters, or zero."""
     zero = at_rest(network, start)
 
     def of_today(row: int, state: ClientState | None) -> Ensemble:
@@ -143,7 +148,7 @@ def missed_by(state: ClientState, broadcast: Broadcast) -> list[Change]:
 def catch_up(
     method: Method, broadcast: Broadcast, client: int, state: ClientState | None, segments: Segments
 ) -> Weights:
-    """Bring a client's weights to the clusters of today; a new client starts from its row of the server's."""
+    """Return a client's weights over the current clusters; a new client starts from its row of `broadcast.weights`."""
     if state is None:
         start = method.weighting.start(broadcast.weights[[client]], segments)
         return replace(start, components=method.uniform_components(len(broadcast.clusters)))

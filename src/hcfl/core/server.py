@@ -74,7 +74,7 @@ def enlarge(method: Method, state: ServerState, clients: int) -> ServerState:
 
 
 def broadcast(method: Method, state: ServerState, classes: int) -> Broadcast:
-    """Return what the next round's participants receive."""
+    """Return what the next round's participants receive: models, P_k (clusters, classes), changes of clusters."""
     return Broadcast(
         round=state.round + 1,
         ensemble=state.ensemble,

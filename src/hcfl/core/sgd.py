@@ -79,7 +79,7 @@ class Batches:
 
 
 def shuffle(segments: Segments, sgd: LocalSGD, generators: Sequence[torch.Generator], singles: bool = True) -> Batches:
-    """Shuffle all clients' samples anew every epoch; a last batch of one sample is left out unless it is the only one.
+    """Shuffle each client's samples in every epoch; a last batch of one sample is left out unless it is the only one.
 
     With `drop_last`, so is any last batch that is not full. Without `singles` no batch of one sample is used at all:
     batch normalisation cannot train on it.

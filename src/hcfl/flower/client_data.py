@@ -130,7 +130,7 @@ def _own(node: Mapping[str, Any], kind: str, val_share: float, seed: int, client
 
 @dataclass(frozen=True)
 class Agreement:
-    """What a federation has settled on before its first round; a run that goes on needs it again."""
+    """What the clients of a federation agreed on before its first round; a resumed run needs it again."""
 
     common: Common
     names: tuple[str, ...] = ()

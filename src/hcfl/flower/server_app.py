@@ -1,4 +1,4 @@
-"""The ServerApp: the same rounds as everywhere, with clients on other machines and a checkpoint after every round."""
+"""The ServerApp: plays `core.rounds` with clients on other machines, and a checkpoint after every round."""
 
 import json
 import time
@@ -102,7 +102,7 @@ def _simulated(out: Path) -> Agreement:
 
 
 def _deployed(settings: RunSettings, directory: Directory) -> Agreement:
-    """Wait for the clients, a while for all of them, longer for a quorum; settle on what they have in common."""
+    """Wait for all clients, at most `timeout`, then for a quorum, at most `wait`; return their agreement."""
     names, patience, began = settings.names, settings.patience, time.monotonic()
     needed = uploads_needed(settings.quorum, len(names))
     directory.wait_for(range(len(names)), len(names), min(patience.timeout, patience.limit))

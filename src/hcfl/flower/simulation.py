@@ -124,7 +124,7 @@ def superlink(folder: Path) -> Iterator[dict[str, str]]:
 
 
 def end(process: "subprocess.Popen[bytes]") -> None:
-    """End a process and all that it started, Ray included: Flower detaches them, and they would play on."""
+    """End a process and all that it started, Ray included: Flower detaches them, so they would not end with it."""
     started = _descendants(process.pid)
     for how, patience in ((signal.SIGTERM, GRACE), (signal.SIGKILL, 0.0)):
         for pid in (*started, process.pid):

@@ -137,7 +137,7 @@ def task_for(common: Common, method: Method, broadcast: Broadcast, client: int, 
 
 
 def broadcast_of(task: Task, classes: int, anchor: Ensemble | None) -> Broadcast:
-    """Return a broadcast as the client's own code reads it; what was not sent is filled in and never looked at."""
+    """Return a task as the broadcast that `client.take_part` reads; parts that were not sent are filled in."""
     number = len(task.clusters)
     ensemble = task.ensemble
     if task.column is not None:
