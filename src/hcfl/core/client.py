@@ -23,7 +23,7 @@ from hcfl.methods.local_models import Given
 from hcfl.models import Network
 from hcfl.models.ensemble import Copies, Ensemble, embed, forward
 from hcfl.models.inputs import some
-from hcfl.tiers import Assigned, FuzzyCMeans, Seen, SettlesAfterTraining, Single, Weights
+from hcfl.tiers import Seen, SettlesAfterTraining, Weights
 from hcfl.tiers.client_segments import Segments
 from hcfl.tiers.formulation import class_counts, objective
 from hcfl.tiers.gaussians import (
@@ -164,7 +164,7 @@ def looked_at(method: Method, weights: Tensor) -> Tensor:
 def placed(method: Method, weights: Tensor) -> Tensor:
     """Whether the server has assigned each client to a cluster: then it needs no other cluster's model."""
     assigned = weights.max(dim=1).values == 1
-    return assigned if isinstance(method.weighting, Assigned) else torch.zeros_like(assigned)
+    return assigned if method.traits.weighting.assigned_by_server else torch.zeros_like(assigned)
 
 
 def must_look(method: Method, weights: Tensor) -> Tensor:
@@ -172,7 +172,7 @@ def must_look(method: Method, weights: Tensor) -> Tensor:
 
     Not where its cluster is known, and nobody asks for features: a pass over all of its data would tell nothing.
     """
-    settled = placed(method, weights) | isinstance(method.weighting, Single)
+    settled = placed(method, weights) | method.traits.weighting.one_cluster
     return ~settled | (method.topology == "split") | (method.formulation.gaussians > 0)
 
 
@@ -253,7 +253,8 @@ def parameter_distances(network: Network, received: Ensemble, trained: Ensemble)
 
 def _counted(method: Method, weights: Weights) -> Tensor:
     """How much clients count in each cluster: their weight, in fuzzy c-means u^m."""
-    return weights.client**method.weighting.fuzzifier if isinstance(method.weighting, FuzzyCMeans) else weights.client
+    power = method.traits.weighting.mass_power
+    return weights.client if power == 1 else weights.client**power
 
 
 def _each(models: Copies | None, clients: int) -> list[Ensemble | None]:

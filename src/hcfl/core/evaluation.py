@@ -19,7 +19,7 @@ from hcfl.methods import Method
 from hcfl.models import Network, Params
 from hcfl.models.ensemble import Ensemble, class_log_probs, embed
 from hcfl.models.inputs import Scaled
-from hcfl.tiers import Conditional, Correlation, Prototypes, Seen, Weights
+from hcfl.tiers import Conditional, Prototypes, Seen, Weights
 from hcfl.tiers.client_segments import Segments
 from hcfl.tiers.gaussians import (
     Gaussians,
@@ -118,7 +118,7 @@ def catch_up_newcomers(weights: tuple[Weights, ...], before: ServerState, after:
 
 def without_shares(method: Method) -> Method:
     """Return a method whose E-step goes by log p_k(y|x) alone; refuse one that has no P_k there to leave out."""
-    if not isinstance(method.formulation, Correlation):
+    if not method.formulation.uses_class_shares:
         raise InputError(
             f"evaluation.plain_newcomers = true: {method.name} finds weights without P_k anyway, so it must be false"
         )

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal, Protocol
+from typing import ClassVar, Literal, Protocol
 
 import torch
 from torch import Tensor
@@ -87,6 +87,7 @@ class ClusterModels:
 
     proximal: float = 0.0
     towards: Literal["received", "global"] = "received"
+    trains_cluster_models: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         _check_proximal(self.proximal)
@@ -133,6 +134,7 @@ class OwnModel:
     kept: bool = True
     proximal: float = 0.01
     uses_common: bool = False
+    trains_own_model: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         _check_proximal(self.proximal)

@@ -6,7 +6,7 @@ taken per cluster, over the models that count there at all. Where nobody counts,
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Protocol
+from typing import ClassVar, Protocol
 
 import torch
 from torch import Tensor
@@ -48,6 +48,8 @@ def weighted_mean(received: Params, reported: Params, mass: Tensor) -> Params:
 @dataclass(frozen=True)
 class Mean:
     """The mean, weighted by mass. One client can move it anywhere."""
+
+    is_mean: ClassVar[bool] = True
 
     def combine(self, received: Params, reported: Params, mass: Tensor, skip: frozenset[str]) -> Params:
         """Return every cluster's mean, as one product."""

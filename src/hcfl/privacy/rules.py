@@ -5,11 +5,8 @@ from torch import Tensor
 from hcfl.config import Config, Mode
 from hcfl.errors import InputError
 from hcfl.methods import METHODS, Method
-from hcfl.methods.local_models import ClusterModels
-from hcfl.methods.robust_means import Mean
 from hcfl.models import Network
 from hcfl.privacy.sums import SHARES, Parts
-from hcfl.tiers import Assigned, Single
 from hcfl.tiers.participants import Statistic
 
 OPTIONS: dict[Mode, dict[str, float]] = {
@@ -88,7 +85,7 @@ def refusal(method: Method, mode: Mode, on_flower: bool = True) -> str | None:
         return None
     if not method.federated:
         return "averages nothing: every client keeps a model of its own"
-    if not isinstance(method.aggregation, Mean):
+    if not method.traits.aggregation.is_mean:
         return "compares single clients' models before it averages them, and the server would see sums only"
     if mode in NOISED and method.formulation.gaussians:
         return "adds up embedded inputs, which have no bound, so that no noise is known to hide them"
@@ -102,11 +99,11 @@ def refusal(method: Method, mode: Mode, on_flower: bool = True) -> str | None:
 def _refused_comparison(method: Method, mode: Mode, on_flower: bool) -> str | None:
     """Return why clients cannot be compared by what they send."""
     evidence = " and ".join(sorted({WORDS[need] for need in method.needs})) or "weights"
-    fixed = "" if isinstance(method.weighting, Assigned) else "with adaptation=fixed and distance=none it can"
+    fixed = "" if method.traits.weighting.assigned_by_server else "with adaptation=fixed and distance=none it can"
     for need in sorted(method.needs & UNBOUNDED.keys()):
         if mode in NOISED:
             return f"compares single clients by their {UNBOUNDED[need]}"
-    if mode in NOISED and not isinstance(method.local, ClusterModels):
+    if mode in NOISED and not method.traits.local.trains_cluster_models:
         return "lets one model of each client count in several clusters while clients are compared"
     if mode == "local-dp" and not on_flower:
         return None
@@ -122,8 +119,8 @@ def _refused_comparison(method: Method, mode: Mode, on_flower: bool) -> str | No
 
 def mass_is_public(method: Method) -> bool:
     """Whether everybody counts alike in every cluster: then how much a client counts says nothing of its data."""
-    everywhere = not method.weighting.hard or isinstance(method.weighting, Single)
-    return everywhere and isinstance(method.local, ClusterModels)
+    everywhere = not method.weighting.hard or method.traits.weighting.one_cluster
+    return everywhere and method.traits.local.trains_cluster_models
 
 
 def scaled_shares(method: Method, parts: Parts, clip: float) -> dict[str, Tensor]:

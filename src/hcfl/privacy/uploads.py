@@ -21,7 +21,7 @@ from hcfl.models.ensemble import Ensemble, mix
 from hcfl.privacy.noise import multiplier
 from hcfl.privacy.sums import MODELS
 from hcfl.privacy.vectors import clipped, noised
-from hcfl.tiers import ConflictDistance, PrototypeDistance, Prototypes
+from hcfl.tiers import Prototypes
 from hcfl.tiers.weighting import one_hot
 
 FIRST_UPDATE = "first update"
@@ -97,15 +97,9 @@ def said(method: Method, broadcast: Broadcast, update: Update) -> dict[str, Tens
         shares = found.class_counts.double() / found.class_counts.sum()
         directions = normalize(found.class_means.double(), dim=2)
         parts["prototypes"] = directions * shares.sqrt().unsqueeze(2).to(directions)
-        if _looks_at_means(method):
+        if not method.traits.distance.compares_classes_only:
             parts["mean"] = normalize(found.mean.double(), dim=1)
     return parts
-
-
-def _looks_at_means(method: Method) -> bool:
-    """Whether the distance compares clients' mean features, too; of a user's own one nobody knows."""
-    by_class = isinstance(method.distance, PrototypeDistance) and method.distance.principle == "CSCP"
-    return not by_class and not isinstance(method.distance, ConflictDistance)
 
 
 def _weights(method: Method, broadcast: Broadcast, update: Update, report: Report) -> Tensor:

@@ -28,7 +28,6 @@ from hcfl.models.precision import check_precision
 from hcfl.privacy.rules import check_model, settled
 from hcfl.runs import memory_estimate
 from hcfl.runs.loop import Prepared
-from hcfl.tiers import Assigned
 
 TIERS = ("formulation", "weighting", "adaptation", "distance", "topology", "local", "aggregation")
 """Settings that replace a choice of the named method."""
@@ -76,7 +75,7 @@ def prepare(
         method.topology,
         federation.clients if method.clusters is None else method.clusters,
         config.seed,
-        identical=isinstance(method.weighting, Assigned),
+        identical=method.traits.weighting.assigned_by_server,
     )
     network = replace(network, half=config.precision == "bf16")
     training = config.training

@@ -39,6 +39,7 @@ from hcfl.tiers.distance import (
 )
 from hcfl.tiers.formulation import Conditional, Correlation, Formulation, Joint
 from hcfl.tiers.participants import Participants, Prototypes
+from hcfl.tiers.traits import AdaptationTraits, DistanceTraits, FormulationTraits, WeightingTraits
 from hcfl.tiers.weighting import (
     Assigned,
     ByLabelDistribution,
@@ -57,6 +58,7 @@ from hcfl.tiers.weighting import (
 
 __all__ = [
     "Adaptation",
+    "AdaptationTraits",
     "Assigned",
     "ByLabelDistribution",
     "Conditional",
@@ -65,9 +67,11 @@ __all__ = [
     "Decision",
     "DecomposedCosineGroups",
     "Distance",
+    "DistanceTraits",
     "FeatureNormDistance",
     "Fixed",
     "Formulation",
+    "FormulationTraits",
     "FuzzyCMeans",
     "HardByLoss",
     "HardByParameters",
@@ -97,5 +101,6 @@ __all__ = [
     "UpdateCosine",
     "WeightedKMeans",
     "Weighting",
+    "WeightingTraits",
     "Weights",
 ]

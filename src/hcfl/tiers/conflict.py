@@ -7,6 +7,7 @@ cosines alike, and a camera changes both alike.
 """
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -63,6 +64,7 @@ class ConflictDistance:
     """How much two clients contradict each other: the sum over classes of their conflicts; 0 if they do not."""
 
     needs: Statistic = "prototypes"
+    compares_classes_only: ClassVar[bool] = True
 
     def between(self, participants: Participants) -> Tensor:
         """Return D from the participants' prototypes."""

@@ -119,6 +119,11 @@ class PrototypeDistance:
             raise InputError(f"principle = {self.principle!r}: must be ASCP or CSCP")
         _check_over_classes(self.over_classes)
 
+    @property
+    def compares_classes_only(self) -> bool:
+        """Whether mean features do not enter: only with CSCP."""
+        return self.principle == "CSCP"
+
     def between(self, participants: Participants) -> Tensor:
         """Return D from the participants' prototypes."""
         assert participants.prototypes is not None

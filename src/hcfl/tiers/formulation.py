@@ -69,6 +69,11 @@ class Correlation:
         if not self.floor > 0:
             raise InputError(f"floor = {self.floor}: must be greater than 0")
 
+    @property
+    def share_floor(self) -> float:
+        """The floor of class counts."""
+        return self.floor
+
     def log_likelihood(
         self, log_prob: Tensor, labels: Tensor, class_shares: Tensor, log_density: Tensor | None = None
     ) -> Tensor:
@@ -98,6 +103,16 @@ class Joint:
                 raise InputError(f"{name} = {value}: must be at least 1")
         if not self.floor > 0:
             raise InputError(f"floor = {self.floor}: must be greater than 0")
+
+    @property
+    def principal_axes(self) -> int:
+        """The dimensions of z, at most."""
+        return self.dimensions
+
+    @property
+    def variance_floor(self) -> float:
+        """The floor of variances."""
+        return self.floor
 
     def log_likelihood(
         self, log_prob: Tensor, labels: Tensor, class_shares: Tensor, log_density: Tensor | None = None

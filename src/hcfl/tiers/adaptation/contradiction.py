@@ -1,6 +1,7 @@
 """HCFL++: clusters that contradict themselves split, those that agree merge, clients who dissent move (our own)."""
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -39,6 +40,8 @@ class SplitOnContradiction:
     adaptive: bool = True
     uses_distance: bool = True
     needs: Statistic | None = "prototypes"
+    splits: ClassVar[bool] = True
+    merges: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         if not self.rho > 0:

@@ -5,7 +5,7 @@ Dealing one cluster's clients into n groups is n − 1 splits: all but the large
 
 import warnings
 from dataclasses import dataclass
-from typing import Literal
+from typing import ClassVar, Literal
 
 import numpy as np
 import torch
@@ -36,6 +36,7 @@ class HierarchicalOnce:
     adaptive: bool = True
     uses_distance: bool = True
     needs: Statistic | None = None
+    groups_all_at_once: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         if not self.threshold > 0:
@@ -99,6 +100,7 @@ class DecomposedCosineGroups:
     adaptive: bool = True
     uses_distance: bool = False
     needs: Statistic | None = "first updates"
+    groups_all_at_once: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         _at_least_two(self.groups)
@@ -129,6 +131,7 @@ class KMeansOnce:
     adaptive: bool = True
     uses_distance: bool = False
     needs: Statistic | None = "models"
+    groups_all_at_once: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         _at_least_two(self.groups)
@@ -157,6 +160,7 @@ class WeightedKMeans:
     adaptive: bool = True
     uses_distance: bool = False
     needs: Statistic | None = "models"
+    groups_all_at_once: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         _at_least_two(self.groups)

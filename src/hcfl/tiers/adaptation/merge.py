@@ -1,6 +1,7 @@
 """Merging: StoCFL."""
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -21,6 +22,7 @@ class MergeSimilar:
     adaptive: bool = True
     uses_distance: bool = True
     needs: Statistic | None = None
+    merges: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         if not -1 <= self.tau <= 1:

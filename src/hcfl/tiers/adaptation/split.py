@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass, replace
 from math import e, log
+from typing import ClassVar
 
 import numpy as np
 import torch
@@ -28,12 +29,18 @@ class SplitAndRemove:
     adaptive: bool = True
     uses_distance: bool = True
     needs: Statistic | None = None
+    splits: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         if not self.rho > 0:
             raise InputError(f"rho = {self.rho}: must be greater than 0")
         if self.uniform and not self.scwu:
             raise InputError("uniform = True: must be False with scwu = False, which makes members one-hot")
+
+    @property
+    def spreads_weights(self) -> bool:
+        """Whether every client's ω̃ is uniform over all clusters after a split."""
+        return self.uniform
 
     @property
     def rule(self) -> SoftRule:
@@ -77,6 +84,7 @@ class SplitWhenStationary:
     adaptive: bool = True
     uses_distance: bool = True
     needs: Statistic | None = "whole updates"
+    splits: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         for name in ("tol1", "tol2"):
@@ -115,6 +123,7 @@ class SplitBySpectrum:
     adaptive: bool = True
     uses_distance: bool = True
     needs: Statistic | None = None
+    splits: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         if not 0 < self.alpha0 < 1:

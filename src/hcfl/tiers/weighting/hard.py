@@ -1,6 +1,7 @@
 """Hard weights: every client belongs to exactly one cluster."""
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -14,6 +15,7 @@ class Single:
     """One cluster for everybody: FedAvg."""
 
     hard: bool = True
+    one_cluster: ClassVar[bool] = True
 
     def start(self, client: Tensor, segments: Segments) -> Weights:
         """All mass on the only cluster."""
@@ -89,6 +91,7 @@ class Assigned:
     """
 
     hard: bool = True
+    assigned_by_server: ClassVar[bool] = True
 
     def start(self, client: Tensor, segments: Segments) -> Weights:
         """Take the server's rows."""
@@ -111,6 +114,7 @@ class ByLabelDistribution:
     """
 
     hard: bool = True
+    uses_class_shares: ClassVar[bool] = True
 
     def start(self, client: Tensor, segments: Segments) -> Weights:
         """Nothing is chosen yet."""

@@ -1,6 +1,7 @@
 """Soft weights: every client is a mixture of clusters."""
 
 from dataclasses import dataclass, replace
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -106,10 +107,16 @@ class FuzzyCMeans:
 
     fuzzifier: float = 2.0
     hard: bool = False
+    needs_own_model: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         if not 1 < self.fuzzifier <= 10:
             raise InputError(f"fuzzifier = {self.fuzzifier}: must be greater than 1 and at most 10")
+
+    @property
+    def mass_power(self) -> float:
+        """The fuzzifier m: a centre is the mean of the local models weighted by u^m."""
+        return self.fuzzifier
 
     def start(self, client: Tensor, segments: Segments) -> Weights:
         """Nothing is known yet."""
