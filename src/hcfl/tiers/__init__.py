@@ -27,8 +27,8 @@ from hcfl.tiers.adaptation import (
     SplitWhenStationary,
     WeightedKMeans,
 )
-from hcfl.tiers.conflict import ConflictDistance
 from hcfl.tiers.distance import (
+    ConflictDistance,
     Distance,
     FeatureNormDistance,
     ParameterDistance,

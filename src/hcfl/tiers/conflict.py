@@ -7,13 +7,12 @@ cosines alike, and a camera changes both alike.
 """
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 import torch
 from torch import Tensor
 from torch.nn.functional import normalize
 
-from hcfl.tiers.participants import Participants, Prototypes, Statistic
+from hcfl.tiers.participants import Prototypes
 
 CHUNK = 1 << 24
 """Cosines at a time: pairs of clients × pairs of classes would not fit into memory."""
@@ -59,22 +58,16 @@ class Directions:
         return Directions(self.units[rows], self.held[rows])
 
 
-@dataclass(frozen=True)
-class ConflictDistance:
-    """How much two clients contradict each other: the sum over classes of their conflicts; 0 if they do not."""
+def summed_conflicts(directions: Directions) -> Tensor:
+    """How much each pair of clients contradicts each other, (clients, clients): the sum over classes of conflicts.
 
-    needs: Statistic = "prototypes"
-    compares_classes_only: ClassVar[bool] = True
-
-    def between(self, participants: Participants) -> Tensor:
-        """Return D from the participants' prototypes."""
-        assert participants.prototypes is not None
-        directions = Directions.of(participants.prototypes)
-        clients, classes = directions.held.shape
-        size = max(1, CHUNK // (clients * classes**2))
-        parts = [directions.part(slice(start, start + size)) for start in range(0, clients, size)]
-        seen = torch.cat([part.conflicts(directions).clamp_min(0).sum(dim=2) for part in parts])
-        return ((seen + seen.T) / 2).fill_diagonal_(0)
+    Symmetric, the mean of both clients' views; 0 where two clients have no conflict, and on the diagonal.
+    """
+    clients, classes = directions.held.shape
+    size = max(1, CHUNK // (clients * classes**2))
+    parts = [directions.part(slice(start, start + size)) for start in range(0, clients, size)]
+    views = torch.cat([part.conflicts(directions).clamp_min(0).sum(dim=2) for part in parts])
+    return ((views + views.T) / 2).fill_diagonal_(0)
 
 
 def contradictions(directions: Directions, groups: Tensor) -> Tensor:
@@ -94,7 +87,10 @@ def contradictions(directions: Directions, groups: Tensor) -> Tensor:
 
 
 def dissents(directions: Directions, groups: Tensor) -> Tensor:
-    """How much each client contradicts each group without itself, (clients, groups): as `ConflictDistance` has it."""
+    """How much each client contradicts each group without itself, (clients, groups).
+
+    As `summed_conflicts` has it for two clients.
+    """
     groups = groups.to(directions.units)
     sums = torch.einsum("gi,icf->gcf", groups, directions.units)
     holders = groups @ directions.held.to(groups)

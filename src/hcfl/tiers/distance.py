@@ -5,7 +5,7 @@ from a client's data or from the initial model, can be compared across rounds, a
 """
 
 from dataclasses import dataclass
-from typing import Literal, Protocol, runtime_checkable
+from typing import ClassVar, Literal, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor
@@ -13,6 +13,7 @@ from torch.nn.functional import normalize
 
 from hcfl.errors import InputError
 from hcfl.tiers.client_segments import Segments
+from hcfl.tiers.conflict import Directions, summed_conflicts
 from hcfl.tiers.participants import Participants, Prototypes, Statistic
 
 
@@ -131,6 +132,19 @@ class PrototypeDistance:
         if self.principle == "ASCP":
             distance = torch.maximum(distance, mean_feature_distance(participants.prototypes))
         return _weigh(distance, participants, self.weighted)
+
+
+@dataclass(frozen=True)
+class ConflictDistance:
+    """The distance of HCFL++: how much two clients contradict each other, summed over classes; 0 if they do not."""
+
+    needs: Statistic = "prototypes"
+    compares_classes_only: ClassVar[bool] = True
+
+    def between(self, participants: Participants) -> Tensor:
+        """Return D from the participants' prototypes."""
+        assert participants.prototypes is not None
+        return summed_conflicts(Directions.of(participants.prototypes))
 
 
 @dataclass(frozen=True)
