@@ -19,11 +19,11 @@ from hcfl.core.sgd import LocalSGD, cross_entropy_per_cluster
 from hcfl.core.state import Broadcast, ClientState, Update
 from hcfl.data.local_data import LocalData
 from hcfl.methods import Method
-from hcfl.methods.local_models import Given
+from hcfl.methods.local_models import PlanInputs
 from hcfl.models import Network
 from hcfl.models.ensemble import Copies, Ensemble, embed, forward
 from hcfl.models.inputs import some
-from hcfl.tiers import Seen, SettlesAfterTraining, Weights
+from hcfl.tiers import EStepInputs, SettlesAfterTraining, Weights
 from hcfl.tiers.client_segments import Segments
 from hcfl.tiers.formulation import class_counts, objective
 from hcfl.tiers.gaussians import (
@@ -66,7 +66,7 @@ def take_part(
     density = inputs.log_density(weights.components, segments)
     likelihood = method.formulation.log_likelihood(log_prob, labels, broadcast.class_shares, density)
     likelihood = likelihood.masked_fill(~segments.each(looked), -torch.inf)
-    seen = Seen(
+    seen = EStepInputs(
         likelihood, segments, class_mix(labels, data.classes, segments), broadcast.class_shares, broadcast.round, new
     )
     after, gamma = method.weighting.e_step(weights, seen)
@@ -76,7 +76,7 @@ def take_part(
     # Local training.
     own = [None if state is None else state.own for state in known]
     plan = method.local.plan(
-        Given(broadcast.ensemble, segments, weights, gamma, method.weighting.hard, broadcast.common, own)
+        PlanInputs(broadcast.ensemble, segments, weights, gamma, method.weighting.hard, broadcast.common, own)
     )
     local = replace(sgd, proximal=method.local.proximal)
     names = [("batches", broadcast.round, client) for client in clients]

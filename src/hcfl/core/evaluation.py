@@ -19,7 +19,7 @@ from hcfl.methods import Method
 from hcfl.models import Network, Params
 from hcfl.models.ensemble import Ensemble, class_log_probs, embed
 from hcfl.models.inputs import Scaled
-from hcfl.tiers import Conditional, Prototypes, Seen, Weights
+from hcfl.tiers import Conditional, EStepInputs, Prototypes, Weights
 from hcfl.tiers.client_segments import Segments
 from hcfl.tiers.gaussians import (
     Gaussians,
@@ -181,7 +181,7 @@ def newcomer_step(
         gamma = responsibilities(segments.each(weights.client), log_likelihood)
         joint = component_responsibilities(components, densities[newcomer.fit_rows], gamma, segments)
         components = component_step(components, joint, segments)
-    seen = Seen(log_likelihood, segments, class_mix(labels, class_shares.shape[1], segments), class_shares)
+    seen = EStepInputs(log_likelihood, segments, class_mix(labels, class_shares.shape[1], segments), class_shares)
     return Weights(method.weighting.newcomer(weights.client, seen), components=components)
 
 

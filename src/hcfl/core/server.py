@@ -43,7 +43,7 @@ def begin(method: Method, ensemble: Ensemble, clients: int, classes: int) -> Ser
         sizes=torch.zeros(clients),
         last_seen=torch.zeros(clients, dtype=torch.long),
         anchor=ensemble.select([0]) if method.uses_anchor else None,
-        common=ensemble.select([0]) if method.local.uses_common else None,
+        common=ensemble.select([0]) if method.local.uses_global_model else None,
     )
 
 
@@ -126,7 +126,7 @@ def _estimate(method: Method, state: ServerState, update: Update) -> densities.G
         return None
     assert update.moments is not None
     if state.gaussians is None:
-        return densities.found(update.moments, number, traits.principal_axes, traits.variance_floor)
+        return densities.initial_gaussians(update.moments, number, traits.principal_axes, traits.variance_floor)
     return densities.refit(state.gaussians, update.moments, traits.variance_floor)
 
 

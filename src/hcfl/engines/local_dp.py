@@ -17,8 +17,8 @@ from hcfl.core.setting import Engine, Setting
 from hcfl.core.state import Broadcast, ClientState, Update
 from hcfl.privacy.noise import deviation
 from hcfl.privacy.rules import scaled_shares
-from hcfl.privacy.sums import averaged, in_units, is_model, once, summands
-from hcfl.privacy.uploads import hidden, together
+from hcfl.privacy.sums import averaged, in_units, is_model, one_vote_each, summands
+from hcfl.privacy.uploads import join_uploads, private_upload
 from hcfl.privacy.vectors import clipped, noised
 from hcfl.tiers import Prototypes
 
@@ -53,9 +53,11 @@ class Private:
 
     def _told(self, setting: Setting, broadcast: Broadcast, each: Sequence[Update]) -> Update:
         """Return everybody's upload, with its own noise."""
-        return together(
+        return join_uploads(
             [
-                hidden(setting.method, self.privacy, broadcast, one, self._generator(setting, broadcast, *one.clients))
+                private_upload(
+                    setting.method, self.privacy, broadcast, one, self._generator(setting, broadcast, *one.clients)
+                )
                 for one in each
             ]
         )
@@ -84,7 +86,7 @@ class Private:
     def _bounded(self, setting: Setting, broadcast: Broadcast, one: Update) -> dict[str, Tensor]:
         """Return a client's summands: models clipped, shares of samples scaled to be as large, all else left out."""
         assert self.privacy.clip is not None
-        parts = summands(broadcast.ensemble, once(one))
+        parts = summands(broadcast.ensemble, one_vote_each(one))
         models = clipped({name: part for name, part in parts.items() if is_model(name)}, self.privacy.clip)
         return models | scaled_shares(setting.method, parts, self.privacy.clip)
 

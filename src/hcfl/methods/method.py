@@ -26,7 +26,7 @@ from hcfl.tiers.traits import (
 )
 
 KEPT_STATISTICS: frozenset[Statistic] = frozenset({"first updates", "signatures"})
-"""What a client sends once, so that clients can be compared across rounds."""
+"""What a client sends only when it first takes part, so that clients can be compared across rounds."""
 
 
 @dataclass(frozen=True)
@@ -57,7 +57,7 @@ class Method:
     aggregation: Average = field(default_factory=Mean)
     """How their models become one."""
     warm_up: int = 0
-    """Rounds at the start in which clusters stay as they are: a network that has learnt nothing tells nobody apart."""
+    """Rounds at the start without changes of clusters: an untrained network cannot tell clients apart."""
     name: str = "custom"
 
     def __post_init__(self) -> None:
@@ -66,13 +66,13 @@ class Method:
 
     @property
     def needs(self) -> frozenset[Statistic]:
-        """Which evidence tiers 3 and 4 look at."""
+        """Which statistics tiers 3 and 4 look at."""
         wanted = (self.adaptation.needs, None if self.distance is None else self.distance.needs)
         return frozenset(need for need in wanted if need is not None)
 
     @property
     def federated(self) -> bool:
-        """Whether anything is exchanged at all: not where every client keeps a cluster of its own."""
+        """Whether clients exchange models: not where every client keeps a cluster of its own."""
         return self.clusters is not None or self.adaptation.adaptive
 
     @cached_property
@@ -114,7 +114,7 @@ class Method:
 
 
 def words(choice: type) -> str:
-    """SampleWiseEM → sample wise EM."""
+    """Return a class name as words: SampleWiseEM → sample wise EM."""
     parts = re.findall("[A-Z]+(?![a-z])|[A-Z][a-z]+", choice.__name__)
     return " ".join(part if part.isupper() else part.lower() for part in parts)
 
@@ -131,7 +131,7 @@ def conflicts(method: Method) -> list[str]:
 
 
 Reasons = Iterator[tuple[bool, str]]
-"""Whether something is wrong, and what."""
+"""Whether a rule is broken, and the reason for the user."""
 
 
 def _conflicts_of_start(method: Method) -> Reasons:

@@ -1,7 +1,7 @@
 """How the models that clients trained become one: the mean, and averages that a minority cannot move far.
 
 Pure functions of stacked tensors: models in rows, and how much each counts in each cluster, its mass. An average is
-taken per cluster, over the models that count there at all. Where nobody counts, the cluster's model stays.
+taken per cluster, over the models with a mass above 0 there. A cluster without such models keeps its model.
 """
 
 from collections.abc import Callable, Iterator
@@ -132,7 +132,7 @@ class MultiKrum:
 
 
 def _clusters(mass: Tensor) -> Iterator[tuple[int, Tensor]]:
-    """Give the clusters in which somebody counts, with the rows of the models that do."""
+    """Yield each cluster that some model counts in, with the rows of these models."""
     for column in range(mass.shape[1]):
         rows = torch.nonzero(mass[:, column] > 0).flatten()
         if len(rows):

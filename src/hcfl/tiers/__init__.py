@@ -7,7 +7,8 @@
 | 3 adaptation | `adaptation/` | when and how does the number of clusters change? |
 | 4 distance | `distance.py` | how far apart are two clients? |
 
-A tier knows nothing of the other three, of files, of engines or of networks: it maps tensors to tensors.
+A tier maps tensors to tensors. It does not import the other tiers, and it does not know files, engines or networks.
+What a choice says of itself beyond its Protocol is in `traits.py`; what tiers 3 and 4 look at is in `participants.py`.
 """
 
 from hcfl.tiers.adaptation import (
@@ -43,11 +44,11 @@ from hcfl.tiers.traits import AdaptationTraits, DistanceTraits, FormulationTrait
 from hcfl.tiers.weighting import (
     Assigned,
     ByLabelDistribution,
+    EStepInputs,
     FuzzyCMeans,
     HardByLoss,
     HardByParameters,
     SampleWiseEM,
-    Seen,
     SettlesAfterTraining,
     Single,
     SoftCounts,
@@ -68,6 +69,7 @@ __all__ = [
     "DecomposedCosineGroups",
     "Distance",
     "DistanceTraits",
+    "EStepInputs",
     "FeatureNormDistance",
     "Fixed",
     "Formulation",
@@ -87,7 +89,6 @@ __all__ = [
     "PrototypeDistance",
     "Prototypes",
     "SampleWiseEM",
-    "Seen",
     "SettlesAfterTraining",
     "Signs",
     "Single",

@@ -1,4 +1,4 @@
-"""Tier 1, formulation: what L_k is (spec §2). Everything stays in log space."""
+"""Tier 1, formulation: the likelihood L_k of a sample under cluster k, in the objective, eq. (1); all in log space."""
 
 from dataclasses import dataclass
 from typing import Protocol
@@ -61,7 +61,7 @@ class Correlation:
     """
 
     floor: float = 1e-8
-    """Counts below it are raised to it, so that P_k(y) is never 0."""
+    """Class counts below it are raised to it, so that P_k(y) is never 0."""
     uses_class_shares: bool = True
     gaussians: int = 0
 
@@ -122,7 +122,7 @@ class Joint:
 
 
 def class_counts(responsibilities: Tensor, labels: Tensor, classes: int, segments: Segments) -> Tensor:
-    """F_{k,c} = Σ_j 1[y_j = c]·γ_jk of each client, as (clients, clusters, classes)."""
+    """F_{k,c} = Σ_j 1[y_j = c]·γ_jk of each client, (clients, clusters, classes), from γ (samples, clusters)."""
     sums, _ = segments.sums_by_class(responsibilities, labels, classes)
     return sums.transpose(1, 2).contiguous()
 

@@ -69,7 +69,7 @@ class DistanceTraits:
 
 @dataclass(frozen=True)
 class LocalTraits:
-    """What local training says of itself, beside `proximal`, `kept` and `uses_common`."""
+    """What local training says of itself, beside `proximal`, `kept` and `uses_global_model`."""
 
     trains_cluster_models: bool = False
     """Each trained model is one cluster's, and counts in that cluster's average only."""
