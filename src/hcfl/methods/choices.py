@@ -76,9 +76,6 @@ PROTOCOLS: dict[str, Any] = {
 }
 """The Protocol of each tier, which a user's own class must follow."""
 
-FIXED_FIELDS = ("hard", "adaptive", "uses_distance", "needs", "uses_class_shares", "uses_global_model")
-"""Fields that say what a choice is; users cannot set them."""
-
 CALL = re.compile(r"\s*(?P<name>[^()]+?)\s*(\((?P<arguments>.*)\))?\s*")
 
 
@@ -148,9 +145,8 @@ def _arguments(field: str, text: str, arguments: str) -> dict[str, Any]:
 def settings_of(choice: type) -> dict[str, Any]:
     """Return the settings of a choice, by name, with their types."""
     assert is_dataclass(choice)
-    fixed = {*FIXED_FIELDS, *(() if choice is tiers.Joint else ("gaussians",))}
     hints = get_type_hints(choice)
-    return {setting.name: hints[setting.name] for setting in fields(choice) if setting.name not in fixed}
+    return {setting.name: hints[setting.name] for setting in fields(choice)}
 
 
 def _checked(field: str, text: str, choice: type, arguments: dict[str, Any]) -> dict[str, Any]:

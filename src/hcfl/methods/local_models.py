@@ -133,7 +133,7 @@ class OwnModel:
 
     kept: bool = True
     proximal: float = 0.01
-    uses_global_model: bool = False
+    uses_global_model: ClassVar[bool] = False
     trains_own_model: ClassVar[bool] = True
 
     def __post_init__(self) -> None:

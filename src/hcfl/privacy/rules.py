@@ -109,7 +109,8 @@ def _refused_comparison(method: Method, mode: Mode, on_flower: bool) -> str | No
         return None
     if mode == "central-dp":
         others = "; ".join(filter(None, ("local-dp can", fixed)))
-        return f"compares single clients by their {evidence}, and noise in sums would not hide which clients are alike; {others}"
+        compared = f"compares single clients by their {evidence}"
+        return f"{compared}, and noise in sums would not hide which clients are alike; {others}"
     simulated = "engine sequential or batched can" if mode == "local-dp" else ""
     others = "".join(f"; {way}" for way in (simulated, fixed) if way)
     return f"compares single clients by their {evidence}, and the server would see sums only{others}"

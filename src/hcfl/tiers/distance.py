@@ -116,7 +116,7 @@ class PrototypeDistance:
     principle: Literal["ASCP", "CSCP"]
     weighted: bool = True
     over_classes: Literal["max", "mean"] = "max"
-    needs: Statistic = "prototypes"
+    needs: ClassVar[Statistic] = "prototypes"
 
     def __post_init__(self) -> None:
         if self.principle not in ("ASCP", "CSCP"):
@@ -141,7 +141,7 @@ class PrototypeDistance:
 class ConflictDistance:
     """The distance of HCFL++: how much two clients contradict each other, summed over classes; 0 if they do not."""
 
-    needs: Statistic = "prototypes"
+    needs: ClassVar[Statistic] = "prototypes"
     compares_classes_only: ClassVar[bool] = True
 
     def between(self, participants: Participants) -> Tensor:
@@ -160,7 +160,7 @@ class FeatureNormDistance:
 
     over_classes: Literal["max", "mean"] = "max"
     weighted: bool = False
-    needs: Statistic = "feature norms"
+    needs: ClassVar[Statistic] = "feature norms"
 
     def __post_init__(self) -> None:
         _check_over_classes(self.over_classes)
@@ -217,7 +217,7 @@ class ParameterDistance:
     """‖θ_i − θ_j‖₂ of the trained parameters of each client's own cluster: FL+HC."""
 
     weighted: bool = False
-    needs: Statistic = "models"
+    needs: ClassVar[Statistic] = "models"
 
     def between(self, participants: Participants) -> Tensor:
         """Return D from the participants' trained models."""
@@ -242,7 +242,7 @@ class PrincipalAngles:
     directions: int = 3
     angle: Literal["smallest", "mean", "sum"] = "mean"
     weighted: bool = False
-    needs: Statistic = "signatures"
+    needs: ClassVar[Statistic] = "signatures"
 
     def __post_init__(self) -> None:
         if self.directions < 1:

@@ -1,7 +1,7 @@
 """Tier 1, formulation: the likelihood L_k of a sample under cluster k, in the objective, eq. (1); all in log space."""
 
 from dataclasses import dataclass
-from typing import Protocol
+from typing import ClassVar, Protocol
 
 import torch
 from torch import Tensor
@@ -42,8 +42,8 @@ class Formulation(Protocol):
 class Conditional:
     """log L_k = log p_k(y|x): FedAvg, IFCA, FeSEM, FedEM, FedSoft, CFL, ICFL, StoCFL."""
 
-    uses_class_shares: bool = False
-    gaussians: int = 0
+    uses_class_shares: ClassVar[bool] = False
+    gaussians: ClassVar[int] = 0
 
     def log_likelihood(
         self, log_prob: Tensor, labels: Tensor, class_shares: Tensor, log_density: Tensor | None = None
@@ -62,8 +62,8 @@ class Correlation:
 
     floor: float = 1e-8
     """Class counts below it are raised to it, so that P_k(y) is never 0."""
-    uses_class_shares: bool = True
-    gaussians: int = 0
+    uses_class_shares: ClassVar[bool] = True
+    gaussians: ClassVar[int] = 0
 
     def __post_init__(self) -> None:
         if not self.floor > 0:
@@ -95,7 +95,7 @@ class Joint:
     """How many principal axes z has, at most."""
     floor: float = 1e-3
     """The smallest variance a Gaussian can have on an axis."""
-    uses_class_shares: bool = False
+    uses_class_shares: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
         for name in ("gaussians", "dimensions"):

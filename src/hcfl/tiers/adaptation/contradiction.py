@@ -36,9 +36,9 @@ class SplitOnContradiction:
 
     rho: float = 0.4
     rule: SoftRule = "lean"
-    adaptive: bool = True
-    uses_distance: bool = True
-    needs: Statistic | None = "prototypes"
+    adaptive: ClassVar[bool] = True
+    uses_distance: ClassVar[bool] = True
+    needs: ClassVar[Statistic | None] = "prototypes"
     splits: ClassVar[bool] = True
     merges: ClassVar[bool] = True
 

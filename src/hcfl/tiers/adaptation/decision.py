@@ -1,7 +1,7 @@
 """What an adaptation looks at, and what it can decide."""
 
 from dataclasses import dataclass
-from typing import Literal, Protocol
+from typing import ClassVar, Literal, Protocol
 
 import torch
 from torch import Tensor
@@ -89,9 +89,9 @@ class Adaptation(Protocol):
 class Fixed:
     """K never changes."""
 
-    adaptive: bool = False
-    uses_distance: bool = False
-    needs: Statistic | None = None
+    adaptive: ClassVar[bool] = False
+    uses_distance: ClassVar[bool] = False
+    needs: ClassVar[Statistic | None] = None
 
     def decide(self, participants: Participants, distance: Tensor | None, occupied: Tensor) -> Decision:
         """Change nothing."""

@@ -33,9 +33,9 @@ class HierarchicalOnce:
     after: int = 1
     """The round after which clients are grouped; if no group forms, the following rounds try again."""
     linkage: Literal["average", "complete", "single"] = "average"
-    adaptive: bool = True
-    uses_distance: bool = True
-    needs: Statistic | None = None
+    adaptive: ClassVar[bool] = True
+    uses_distance: ClassVar[bool] = True
+    needs: ClassVar[Statistic | None] = None
     groups_all_at_once: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
@@ -97,9 +97,9 @@ class DecomposedCosineGroups:
     """
 
     groups: int = 3
-    adaptive: bool = True
-    uses_distance: bool = False
-    needs: Statistic | None = "first updates"
+    adaptive: ClassVar[bool] = True
+    uses_distance: ClassVar[bool] = False
+    needs: ClassVar[Statistic | None] = "first updates"
     groups_all_at_once: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
@@ -128,9 +128,9 @@ class KMeansOnce:
     """
 
     groups: int = 3
-    adaptive: bool = True
-    uses_distance: bool = False
-    needs: Statistic | None = "models"
+    adaptive: ClassVar[bool] = True
+    uses_distance: ClassVar[bool] = False
+    needs: ClassVar[Statistic | None] = "models"
     groups_all_at_once: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
@@ -157,9 +157,9 @@ class WeightedKMeans:
     """
 
     groups: int = 3
-    adaptive: bool = True
-    uses_distance: bool = False
-    needs: Statistic | None = "models"
+    adaptive: ClassVar[bool] = True
+    uses_distance: ClassVar[bool] = False
+    needs: ClassVar[Statistic | None] = "models"
     groups_all_at_once: ClassVar[bool] = True
 
     def __post_init__(self) -> None:

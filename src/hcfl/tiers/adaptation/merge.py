@@ -19,9 +19,9 @@ class MergeSimilar:
     """
 
     tau: float = 0.1
-    adaptive: bool = True
-    uses_distance: bool = True
-    needs: Statistic | None = None
+    adaptive: ClassVar[bool] = True
+    uses_distance: ClassVar[bool] = True
+    needs: ClassVar[Statistic | None] = None
     merges: ClassVar[bool] = True
 
     def __post_init__(self) -> None:

@@ -26,9 +26,9 @@ class SplitAndRemove:
     rho: float
     scwu: bool = True
     uniform: bool = False
-    adaptive: bool = True
-    uses_distance: bool = True
-    needs: Statistic | None = None
+    adaptive: ClassVar[bool] = True
+    uses_distance: ClassVar[bool] = True
+    needs: ClassVar[Statistic | None] = None
     splits: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
@@ -81,9 +81,9 @@ class SplitWhenStationary:
     tol2: float = 1.6
     max_coordinate: bool = False
     lost_ids: bool = False
-    adaptive: bool = True
-    uses_distance: bool = True
-    needs: Statistic | None = "whole updates"
+    adaptive: ClassVar[bool] = True
+    uses_distance: ClassVar[bool] = True
+    needs: ClassVar[Statistic | None] = "whole updates"
     splits: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
@@ -120,9 +120,9 @@ class SplitBySpectrum:
     alpha0: float = 0.85
     epsilon1: float = 4.0
     from_start: bool = False
-    adaptive: bool = True
-    uses_distance: bool = True
-    needs: Statistic | None = None
+    adaptive: ClassVar[bool] = True
+    uses_distance: ClassVar[bool] = True
+    needs: ClassVar[Statistic | None] = None
     splits: ClassVar[bool] = True
 
     def __post_init__(self) -> None:

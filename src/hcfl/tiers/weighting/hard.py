@@ -14,7 +14,7 @@ from hcfl.tiers.weighting.weights import EStepInputs, Weights, best_cluster, har
 class Single:
     """One cluster for all clients: FedAvg."""
 
-    hard: bool = True
+    hard: ClassVar[bool] = True
     one_cluster: ClassVar[bool] = True
 
     def start(self, client: Tensor, segments: Segments) -> Weights:
@@ -39,7 +39,7 @@ class HardByLoss:
     """
 
     zero_empty: bool = False
-    hard: bool = True
+    hard: ClassVar[bool] = True
 
     def start(self, client: Tensor, segments: Segments) -> Weights:
         """Take the server's rows; the client has chosen no cluster yet."""
@@ -64,7 +64,7 @@ class HardByParameters:
     """
 
     zero_empty: bool = False
-    hard: bool = True
+    hard: ClassVar[bool] = True
 
     def start(self, client: Tensor, segments: Segments) -> Weights:
         """Take the server's rows; the client has chosen no cluster yet."""
@@ -90,7 +90,7 @@ class Assigned:
     A client that no decision has placed yet takes the cluster with the lowest loss; so does a newcomer.
     """
 
-    hard: bool = True
+    hard: ClassVar[bool] = True
     assigned_by_server: ClassVar[bool] = True
 
     def start(self, client: Tensor, segments: Segments) -> Weights:
@@ -113,7 +113,7 @@ class ByLabelDistribution:
     Where all clusters' shares are alike, as in the first round, the lowest loss decides.
     """
 
-    hard: bool = True
+    hard: ClassVar[bool] = True
     uses_class_shares: ClassVar[bool] = True
 
     def start(self, client: Tensor, segments: Segments) -> Weights:

@@ -15,7 +15,7 @@ from hcfl.tiers.weighting.weights import EStepInputs, Weights, best_cluster, har
 class SoftEM:
     """γ_jk = softmax_k(log ω_k + log L_k), ω_k = mean_j γ_jk: FedEM, FedRC."""
 
-    hard: bool = False
+    hard: ClassVar[bool] = False
 
     def start(self, client: Tensor, segments: Segments) -> Weights:
         """Take the server's rows."""
@@ -40,7 +40,7 @@ class SampleWiseEM:
     """
 
     mu: float
-    hard: bool = False
+    hard: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
         if not 0 <= self.mu <= 1:
@@ -72,7 +72,7 @@ class SoftCounts:
 
     period: int = 2
     floor: float = 1e-4
-    hard: bool = False
+    hard: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
         if self.period < 1:
@@ -106,7 +106,7 @@ class FuzzyCMeans:
     """
 
     fuzzifier: float = 2.0
-    hard: bool = False
+    hard: ClassVar[bool] = False
     needs_own_model: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
