@@ -1,4 +1,4 @@
-"""What clients train, and where it counts (spec §6)."""
+"""What clients train, and where it counts."""
 
 import pytest
 import torch

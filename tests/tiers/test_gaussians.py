@@ -1,4 +1,4 @@
-"""Gaussians on a fixed embedding, on hand-computed numbers (spec §6, FedGMM)."""
+"""Gaussians on a fixed embedding, on hand-computed numbers (FedGMM)."""
 
 import math
 

@@ -1,4 +1,4 @@
-"""Tier 2 on hand-computed numbers and invariants (spec §2 and §3)."""
+"""Tier 2 on hand-computed numbers and invariants."""
 
 from dataclasses import replace
 
