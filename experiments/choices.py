@@ -27,7 +27,7 @@ from hcfl.models import Builder, Network, Pair, Params
 from hcfl.models.zoo import AxisToFront
 from hcfl.runs.loop import Prepared
 from hcfl.runs.prepare import prepare
-from hcfl.tiers import Seen, Weighting, Weights
+from hcfl.tiers import EStepInputs, Weighting, Weights
 
 SETTINGS: dict[str, dict[str, Any]] = {
     "digits": {"data": "digits", "alpha": 1.0, "alpha_reading": "total", "beta": 0.2, "clients": 30, "rounds": 60},
@@ -56,13 +56,13 @@ class Repeated:
         """As before."""
         return self.once.start(client, segments)
 
-    def e_step(self, weights: Weights, seen: Seen) -> tuple[Weights, Tensor]:
+    def e_step(self, weights: Weights, seen: EStepInputs) -> tuple[Weights, Tensor]:
         """Repeat it with the same likelihoods."""
         for _ in range(self.times):
             weights, gamma = self.once.e_step(weights, seen)
         return weights, gamma
 
-    def newcomer(self, weights: Tensor, seen: Seen) -> Tensor:
+    def newcomer(self, weights: Tensor, seen: EStepInputs) -> Tensor:
         """Newcomers likewise."""
         for _ in range(self.times):
             weights = self.once.newcomer(weights, seen)

@@ -37,7 +37,7 @@ from hcfl.tiers import (
 )
 from hcfl.tiers.client_segments import Segments
 from hcfl.tiers.formulation import class_counts, objective
-from hcfl.tiers.gaussians import feature_moments, found, mixture_log_density
+from hcfl.tiers.gaussians import feature_moments, initial_gaussians, mixture_log_density
 from helpers import local_sgd, take_part_with
 
 SGD = local_sgd(lr=0.1, batch=8)
@@ -361,7 +361,7 @@ def with_gaussians(weighting, clusters=2, local=None):
     network, ensemble = initialise(MODELS["mlp"], (4,), 3, "full", 2, seed=0)
     anchor = initialise(MODELS["mlp"], (4,), 3, "full", 1, seed=9)[1]
     features = network.embed(anchor.extractor(0), data().inputs).detach()
-    gaussians = found(feature_moments(features), 2, 3, 1e-3)
+    gaussians = initial_gaussians(feature_moments(features), 2, 3, 1e-3)
     sent = Broadcast(2, ensemble, torch.full((2, 3), 1 / 3), (0, 1), (), torch.eye(2), anchor=anchor)
     return method, network, features, replace(sent, gaussians=gaussians)
 
@@ -499,11 +499,13 @@ def sent_to(method, clients, gaussians=True):
         changes=(),
         weights=weights * 0.5 + 0.5 / clusters if soft else weights,
         anchor=one if method.uses_anchor else None,
-        common=one if method.local.uses_common else None,
+        common=one if method.local.uses_global_model else None,
     )
     if method.formulation.gaussians and gaussians:
         features = network.embed(one.extractor(0), data(30).inputs).detach()
-        sent = replace(sent, gaussians=found(feature_moments(features), method.formulation.gaussians, 3, 1e-3))
+        sent = replace(
+            sent, gaussians=initial_gaussians(feature_moments(features), method.formulation.gaussians, 3, 1e-3)
+        )
     return network, sent
 
 

@@ -245,7 +245,8 @@ def shown(method, state, reports, **changes):
             seen.extend(what)
             return Decision()
 
-    server.conclude(replace(method, adaptation=Watch(0.3, **changes)), NETWORK, state, reports)
+    watch = type("Watch", (Watch,), changes)(0.3)
+    server.conclude(replace(method, adaptation=watch), NETWORK, state, reports)
     return seen
 
 

@@ -66,7 +66,11 @@ def test_every_choice_has_a_name():
         ("local", "own-model(kept=maybe)", "kept = 'maybe': should be a valid boolean"),
         ("local", "cluster-models(kept=true)", "there is no setting kept"),
         ("adaptation", "fixed(uses_distance=true)", "there is no setting uses_distance; it has no settings"),
-        ("local", "own-model(uses_common=true)", "there is no setting uses_common; its settings are kept, proximal"),
+        (
+            "local",
+            "own-model(uses_global_model=true)",
+            "no setting uses_global_model; its settings are kept, proximal",
+        ),
         ("weighting", "soft-em(mu=1)", "there is no setting mu; it has no settings"),
         ("weighting", "soft-em(hard=true)", "there is no setting hard"),
         ("adaptation", "split-and-remove(roh=1)", "there is no setting roh; its settings are rho, scwu"),

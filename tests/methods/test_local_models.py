@@ -1,4 +1,4 @@
-"""What clients train, and where it counts (spec §6)."""
+"""What clients train, and where it counts."""
 
 import pytest
 import torch
@@ -10,7 +10,7 @@ from hcfl.core.local_plan import Job, train
 from hcfl.core.sgd import Batches
 from hcfl.data.local_data import LocalData
 from hcfl.errors import InputError
-from hcfl.methods.local_models import ClusterModels, Given, OwnModel, Plan
+from hcfl.methods.local_models import ClusterModels, OwnModel, Plan, PlanInputs
 from hcfl.models import MODELS
 from hcfl.models.ensemble import Copies, Ensemble, blends, embed, initialise, mix
 from hcfl.tiers import Weights
@@ -23,9 +23,9 @@ GAMMA = torch.tensor([[0.9, 0.1], [0.3, 0.7]])
 WEIGHTS = Weights(torch.tensor([[0.25, 0.75]]))
 
 
-def given(hard=False, common=None, own=(None,)) -> Given:
+def given(hard=False, common=None, own=(None,)) -> PlanInputs:
     """What one client of two samples plans from."""
-    return Given(FULL, Segments((2,)), WEIGHTS, GAMMA, hard, common, own)
+    return PlanInputs(FULL, Segments((2,)), WEIGHTS, GAMMA, hard, common, own)
 
 
 def test_a_mixture_is_a_weighted_sum_and_counters_stay_whole():
@@ -61,8 +61,8 @@ def test_the_common_model_is_the_anchor_of_every_trained_one():
     plan = ClusterModels(0.5, "global").plan(given(common=common))
     assert plan.anchor.heads["h"].tolist() == [[[7.0], [7.0]]]
     assert plan.anchor.extractors["e"].tolist() == [[[5.0], [5.0]]]
-    assert ClusterModels(0.5, "global").uses_common
-    assert not ClusterModels(0.5).uses_common
+    assert ClusterModels(0.5, "global").uses_global_model
+    assert not ClusterModels(0.5).uses_global_model
 
 
 def test_an_own_model_starts_from_the_mixture_then_from_where_it_was_left():
@@ -83,7 +83,7 @@ def test_an_own_model_starts_from_the_mixture_then_from_where_it_was_left():
 def test_each_of_a_group_plans_by_its_own_weights_and_its_own_rows_of_gamma():
     weights = Weights(torch.tensor([[0.0, 1.0], [1.0, 0.0]]))
     gamma = torch.tensor([[0.1, 0.9], [0.2, 0.8], [0.3, 0.7]])
-    plan = ClusterModels().plan(Given(FULL, Segments((1, 2)), weights, gamma, True))
+    plan = ClusterModels().plan(PlanInputs(FULL, Segments((1, 2)), weights, gamma, True))
     assert plan.start.heads["h"].tolist() == plan.anchor.heads["h"].tolist() == [[[20.0]], [[10.0]]]
     assert plan.start.extractors["e"].tolist() == [[[2.0]], [[1.0]]]
     assert plan.started.tolist() == [[[0.0, 1.0]], [[1.0, 0.0]]]
@@ -93,7 +93,7 @@ def test_each_of_a_group_plans_by_its_own_weights_and_its_own_rows_of_gamma():
 def test_in_a_group_only_who_kept_a_model_starts_from_it():
     kept = Ensemble({"e": torch.tensor([[0.0]])}, {"h": torch.tensor([[-1.0]])}, "full")
     weights = Weights(torch.tensor([[0.25, 0.75], [0.5, 0.5]]))
-    plan = OwnModel().plan(Given(FULL, Segments((1, 1)), weights, GAMMA, False, None, (kept, None)))
+    plan = OwnModel().plan(PlanInputs(FULL, Segments((1, 1)), weights, GAMMA, False, None, (kept, None)))
     assert plan.start.heads["h"].tolist() == [[[-1.0]], [[15.0]]]
     assert plan.start.extractors["e"].tolist() == [[[0.0]], [[1.5]]]
     assert plan.anchor.heads["h"].tolist() == [[[17.5]], [[15.0]]]

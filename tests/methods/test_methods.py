@@ -1,4 +1,4 @@
-"""Methods are declarations; compositions that make no sense are refused with the reason (spec §2 and §6)."""
+"""Methods are declarations; compositions that make no sense are refused with the reason."""
 
 import pytest
 

@@ -8,7 +8,7 @@ from hcfl.core import server
 from hcfl.core.aggregation import aggregate
 from hcfl.core.setting import RoundTask
 from hcfl.methods import build
-from hcfl.privacy.sums import SHARES, averaged, once, summands
+from hcfl.privacy.sums import SHARES, averaged, one_vote_each, summands
 from helpers import setting, start
 
 CLIENTS = tuple(range(8))
@@ -66,7 +66,7 @@ def test_where_everybody_counts_once_shares_are_bounded_and_sizes_are_not_told(s
     method = build(name)
     state, _, _, single = parts_of(skewed, method)
     for update in single:
-        parts = summands(state.ensemble, once(update))
+        parts = summands(state.ensemble, one_vote_each(update))
         assert parts["size"].tolist() == [1]
         for share in SHARES:
             bound = 1 if share == "counts" or name != "fedrc" else 3**0.5  # soft: 1 in every cluster, and public
@@ -76,7 +76,7 @@ def test_where_everybody_counts_once_shares_are_bounded_and_sizes_are_not_told(s
 def test_mass_and_counts_within_the_noise_say_nothing(skewed):
     method = build("fedrc")
     state, _, _, single = parts_of(skewed, method)
-    sums = total([summands(state.ensemble, once(update)) for update in single])
+    sums = total([summands(state.ensemble, one_vote_each(update)) for update in single])
     sums = {**sums, "mass": torch.tensor([8.0, 0.5, -3.0]).double(), "counts": sums["counts"] - 100}
     update = averaged(state.ensemble, sums, CLIENTS, state.weights, sealed=7, noise=1.0)
     assert update.mass.diagonal().tolist() == [8, 0, 0]

@@ -15,7 +15,7 @@ from hcfl.core import server
 from hcfl.core.admission import only
 from hcfl.core.setting import RoundTask
 from hcfl.methods import build
-from hcfl.privacy.uploads import hidden, said, together
+from hcfl.privacy.uploads import join_uploads, private_upload, reported_shares
 from hcfl.tiers import Prototypes
 from helpers import setting, start
 
@@ -56,8 +56,8 @@ def rounds(request):
 @pytest.mark.parametrize("name", ["hcfl+(fedrc)", "hcfl+(fedem)", "hcfl+(fesem)", "cfl", "stocfl"])
 def test_without_noise_the_server_gets_what_was_sent(rounds, name):
     method, _, message, _, update = rounds[name]
-    uploads = [hidden(method, NOISELESS, message, single(update, row), generator(row)) for row in range(8)]
-    got = together(uploads)
+    uploads = [private_upload(method, NOISELESS, message, single(update, row), generator(row)) for row in range(8)]
+    got = join_uploads(uploads)
     for part in ("extractors", "heads"):
         assert_close(getattr(got.models, part), getattr(update.models, part), rtol=0, atol=1e-6)
     assert_close(got.weights, update.weights)
@@ -90,11 +90,11 @@ def test_without_noise_the_server_gets_what_was_sent(rounds, name):
 def test_all_that_tells_something_has_noise_as_large_as_the_number_of_kinds_says(rounds, name, kinds):
     method, _, message, _, update = rounds[name]
     one = single(update, 2)
-    assert said(method, message, one).keys() == kinds
+    assert reported_shares(method, message, one).keys() == kinds
     number = 1 + len(kinds) + len(one.signatures)
     deviation = 0.5 * 2 * 2.0 * sqrt(number)  # multiplier × sensitivity, which is twice the largest norm
-    clean, _ = hidden(method, replace_noise(1e-12), message, one, generator())
-    sent, shares = hidden(method, NOISY, message, one, generator())
+    clean, _ = private_upload(method, replace_noise(1e-12), message, one, generator())
+    sent, shares = private_upload(method, NOISY, message, one, generator())
     assert shares == pytest.approx(deviation / 2.0)
     if not method.weighting.hard:
         assert float((sent.weights - clean.weights).abs().max()) > 0
@@ -117,7 +117,7 @@ def test_prototypes_have_a_norm_of_at_most_one_whatever_the_features_are(rounds,
     method, _, message, _, update = rounds["hcfl+(fedem)"]
     drawn = torch.randn(1, 5, 7, generator=torch.Generator().manual_seed(seed)) * scale
     found = Prototypes(drawn[:, :4], torch.tensor([counts]).float(), drawn[:, 4])
-    parts = said(method, message, replace(single(update, 0), prototypes=found))
+    parts = reported_shares(method, message, replace(single(update, 0), prototypes=found))
     assert float(parts["prototypes"].norm()) == pytest.approx(1, rel=1e-5)
     assert float(parts["mean"].norm()) == pytest.approx(1, rel=1e-5)
     held = torch.tensor(counts) > 0
@@ -129,7 +129,7 @@ def test_prototypes_have_a_norm_of_at_most_one_whatever_the_features_are(rounds,
 def test_a_change_of_models_is_cut_to_the_clip(rounds):
     method, _, message, _, update = rounds["hcfl+(fedrc)"]
     short = PrivacyConfig(mode="local-dp", clip=0.01, noise_multiplier=1e-12, delta=1e-5)
-    sent, _ = hidden(method, short, message, single(update, 1), generator())
+    sent, _ = private_upload(method, short, message, single(update, 1), generator())
     received = message.ensemble
     square = sum(
         float((getattr(sent.models, part)[name].double() - before.double()).square().sum())
@@ -143,7 +143,7 @@ def test_a_client_with_one_model_says_nothing_of_its_cluster_but_what_has_noise(
     method, _, message, _, update = rounds["hcfl+(fesem)"]
     one = single(update, 0)
     other = replace(one, started=one.started.flip(1), mass=one.mass.flip(1))
-    first, second = (hidden(method, NOISY, message, update, generator())[0] for update in (one, other))
+    first, second = (private_upload(method, NOISY, message, update, generator())[0] for update in (one, other))
     assert first.started.equal(second.started)
     assert first.mass.equal(second.mass)
     assert first.mass.equal(first.weights)
@@ -153,7 +153,7 @@ def test_a_client_with_one_model_says_nothing_of_its_cluster_but_what_has_noise(
 def test_prototypes_that_noise_has_swallowed_split_nobody(rounds, name):
     method, state, message, network, update = rounds[name]
     loud = PrivacyConfig(mode="local-dp", clip=1.0, epsilon=1.0, delta=1e-5)
-    got = together([hidden(method, loud, message, single(update, row), generator(row)) for row in range(8)])
+    got = join_uploads([private_upload(method, loud, message, single(update, row), generator(row)) for row in range(8)])
     assert not got.prototypes.class_counts.any()
     after, distances = server.conclude(method, network, state, got)
     assert distances.matrix.abs().max() < 1e-6
@@ -163,8 +163,8 @@ def test_prototypes_that_noise_has_swallowed_split_nobody(rounds, name):
 
 def test_counts_within_the_noise_are_all_alike_and_others_stay(rounds):
     method, _, message, _, update = rounds["hcfl+(fedrc)"]
-    sent = [hidden(method, NOISELESS, message, single(update, row), generator(row)) for row in range(8)]
+    sent = [private_upload(method, NOISELESS, message, single(update, row), generator(row)) for row in range(8)]
     loud = [(upload, 0.35) for upload, _ in sent]
     floor, means = 0.35 / sqrt(8), torch.cat([upload.counts for upload, _ in sent]).mean(dim=0)
     assert 0 < (means < floor).sum() < means.numel()
-    assert_close(together(loud).counts[0], means.clamp_min(floor))
+    assert_close(join_uploads(loud).counts[0], means.clamp_min(floor))

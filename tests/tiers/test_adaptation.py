@@ -1,4 +1,4 @@
-"""Tier 3: which cluster splits, where, and which ones go (spec §4)."""
+"""Tier 3: which cluster splits, where, and which ones go."""
 
 from dataclasses import replace
 

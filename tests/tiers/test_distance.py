@@ -1,4 +1,4 @@
-"""Tier 4 on hand-computed numbers (spec §4)."""
+"""Tier 4 on hand-computed numbers."""
 
 import math
 

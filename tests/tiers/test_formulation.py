@@ -1,4 +1,4 @@
-"""Tier 1 on hand-computed numbers (spec §2)."""
+"""Tier 1 on hand-computed numbers."""
 
 import math
 

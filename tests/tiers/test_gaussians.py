@@ -1,4 +1,4 @@
-"""Gaussians on a fixed embedding, on hand-computed numbers (spec §6, FedGMM)."""
+"""Gaussians on a fixed embedding, on hand-computed numbers (FedGMM)."""
 
 import math
 
@@ -17,13 +17,13 @@ from hcfl.tiers.gaussians import (
     component_responsibilities,
     component_step,
     feature_moments,
-    found,
     gaussian_moments,
+    initial_gaussians,
     mixture_log_density,
     refit,
     total,
 )
-from hcfl.tiers.weighting import Seen, uniform
+from hcfl.tiers.weighting import EStepInputs, uniform
 
 LINE = Gaussians(
     origin=torch.tensor([1.0]),
@@ -93,7 +93,7 @@ def test_principal_axes_come_from_summed_moments_alone():
     generator = torch.Generator().manual_seed(0)
     features = torch.randn(200, 5, generator=generator) * torch.tensor([3.0, 1.0, 0.5, 0.2, 0.1]) + 7
     summed = total([feature_moments(features[:50]), feature_moments(features[50:])])
-    gaussians = found(summed, number=3, dimensions=2, floor=1e-3)
+    gaussians = initial_gaussians(summed, number=3, dimensions=2, floor=1e-3)
     centred = features - features.mean(dim=0)
     _, values, axes = torch.linalg.svd(centred, full_matrices=False)
     assert_close(gaussians.origin, features.mean(dim=0))
@@ -103,19 +103,19 @@ def test_principal_axes_come_from_summed_moments_alone():
     assert gaussians.means[0, 0] < gaussians.means[1, 0] == 0 < gaussians.means[2, 0]
     assert_close(gaussians.means[2, 0], 0.9674 * gaussians.variances[0, 0].sqrt(), rtol=1e-3, atol=0)
     assert gaussians.means[:, 1].tolist() == [0.0] * 3
-    assert found(summed, 3, 32, 1e-3).axes.shape == (5, 5), "no more axes than features"
+    assert initial_gaussians(summed, 3, 32, 1e-3).axes.shape == (5, 5), "no more axes than features"
 
 
 def test_axes_point_where_their_largest_coordinate_is_positive():
     for seed in range(5):
         features = torch.randn(20, 5, generator=torch.Generator().manual_seed(seed))
-        axes = found(feature_moments(features), 2, 5, 1e-3).axes
+        axes = initial_gaussians(feature_moments(features), 2, 5, 1e-3).axes
         assert (axes.gather(0, axes.abs().argmax(dim=0, keepdim=True)) > 0).all()
 
 
 def test_the_first_variances_have_a_floor_too():
     flat = torch.tensor([[1.0, 5.0], [3.0, 5.0]])
-    assert_close(found(feature_moments(flat), 1, 2, 0.25).variances, torch.tensor([[1.0, 0.25]]))
+    assert_close(initial_gaussians(feature_moments(flat), 1, 2, 0.25).variances, torch.tensor([[1.0, 0.25]]))
 
 
 def test_moments_of_features_are_summed_in_double():
@@ -127,7 +127,7 @@ def test_em_finds_planted_gaussians():
     generator = torch.Generator().manual_seed(1)
     centres = torch.tensor([[-4.0, 0.0], [0.0, 1.0], [4.0, 0.0]])
     features = (centres[torch.arange(300) % 3] + 0.3 * torch.randn(300, 2, generator=generator)).float()
-    gaussians = found(feature_moments(features), 3, 2, 1e-3)
+    gaussians = initial_gaussians(feature_moments(features), 3, 2, 1e-3)
     components, segments = torch.full((1, 1, 3), 1 / 3), Segments((300,))
     for _ in range(20):
         z = gaussians.embed(features)
@@ -153,7 +153,9 @@ def test_e_steps_on_clusters_and_gaussians_never_lower_the_joint_objective(clust
 
     before = objective(log_likelihood(), weights, segments)
     for _ in range(6):
-        after, gamma = SoftEM().e_step(Weights(weights), Seen(log_likelihood(), segments, torch.ones(1, 1), shares))
+        after, gamma = SoftEM().e_step(
+            Weights(weights), EStepInputs(log_likelihood(), segments, torch.ones(1, 1), shares)
+        )
         joint = component_responsibilities(components, densities, gamma, segments)
         components = component_step(components, joint, segments)
         weights = after.client
@@ -171,7 +173,9 @@ def test_factorised_weights_are_the_pairs_of_the_paper():
     pairs = torch.softmax((pi.log() + log_prob[:, :, None] + densities[:, None]).flatten(1), dim=1).view(7, 2, 3)
 
     likelihood = log_prob + mixture_log_density(components, densities, segments)
-    after, gamma = SoftEM().e_step(Weights(weights), Seen(likelihood, segments, torch.ones(1, 1), torch.ones(2, 1)))
+    after, gamma = SoftEM().e_step(
+        Weights(weights), EStepInputs(likelihood, segments, torch.ones(1, 1), torch.ones(2, 1))
+    )
     joint = component_responsibilities(components, densities, gamma, segments)
     assert_close(joint, pairs)
     assert_close((after.client[:, :, None] * component_step(components, joint, segments))[0], pairs.mean(dim=0))

@@ -1,4 +1,4 @@
-"""Grouping all clients at once, on hand-computed numbers (spec §6, FL+HC, PACFL, FedGroup, WeCFL)."""
+"""Grouping all clients at once, on hand-computed numbers (FL+HC, PACFL, FedGroup, WeCFL)."""
 
 import math
 

@@ -1,4 +1,4 @@
-"""Merging on hand-computed numbers (spec §6, StoCFL)."""
+"""Merging on hand-computed numbers (StoCFL)."""
 
 import math
 

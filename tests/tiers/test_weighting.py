@@ -1,4 +1,4 @@
-"""Tier 2 on hand-computed numbers and invariants (spec §2 and §3)."""
+"""Tier 2 on hand-computed numbers and invariants."""
 
 from dataclasses import replace
 
@@ -12,11 +12,11 @@ from hcfl.errors import InputError
 from hcfl.tiers import (
     Assigned,
     ByLabelDistribution,
+    EStepInputs,
     FuzzyCMeans,
     HardByLoss,
     HardByParameters,
     SampleWiseEM,
-    Seen,
     SettlesAfterTraining,
     Single,
     SoftCounts,
@@ -45,10 +45,10 @@ WEIGHTINGS = [
 weightings = st.sampled_from(WEIGHTINGS)
 
 
-def seen(log_likelihood: torch.Tensor, **changes) -> Seen:
+def seen(log_likelihood: torch.Tensor, **changes) -> EStepInputs:
     """One client whose labels say nothing."""
     samples, clusters = log_likelihood.shape
-    return Seen(log_likelihood, Segments((samples,)), torch.ones(1, 1), torch.ones(clusters, 1), **changes)
+    return EStepInputs(log_likelihood, Segments((samples,)), torch.ones(1, 1), torch.ones(clusters, 1), **changes)
 
 
 def one(*weights: float) -> Weights:
@@ -212,13 +212,13 @@ def test_hellinger_by_hand():
 def test_label_distribution_decides_wherever_clusters_differ_in_it():
     log_l = torch.tensor([[0.9, 0.1]]).log()
     mix = torch.tensor([[0.2, 0.8]])
-    apart = Seen(log_l, Segments((1,)), mix, torch.tensor([[0.7, 0.3], [0.4, 0.6]]))
+    apart = EStepInputs(log_l, Segments((1,)), mix, torch.tensor([[0.7, 0.3], [0.4, 0.6]]))
     for weights in (
         ByLabelDistribution().e_step(one(0.5, 0.5), apart)[0].client,
         ByLabelDistribution().newcomer(uniform(2)[None], apart),
     ):
         assert weights.tolist() == [[0.0, 1.0]], "its labels are nearer to cluster 1, though 0 has the lower loss"
-    alike = Seen(log_l, Segments((1,)), mix, torch.full((2, 2), 0.5))
+    alike = EStepInputs(log_l, Segments((1,)), mix, torch.full((2, 2), 0.5))
     assert ByLabelDistribution().e_step(one(0.5, 0.5), alike)[0].client.tolist() == [[1.0, 0.0]]
     worse = replace(alike, log_likelihood=log_l.flip(1))
     assert ByLabelDistribution().e_step(one(0.5, 0.5), worse)[0].client.tolist() == [[0.0, 1.0]]
@@ -248,7 +248,7 @@ def random_rows(rows: int, columns: int, generator: torch.Generator) -> torch.Te
     return torch.randn(rows, columns, generator=generator).softmax(dim=1)
 
 
-def group(sizes: list[int], clusters: int, seed: int) -> tuple[Weights, Seen]:
+def group(sizes: list[int], clusters: int, seed: int) -> tuple[Weights, EStepInputs]:
     """Clients of many kinds; every second one is placed and looks at its own cluster only."""
     generator = torch.Generator().manual_seed(seed)
     segments = Segments(tuple(sizes))
@@ -264,10 +264,10 @@ def group(sizes: list[int], clusters: int, seed: int) -> tuple[Weights, Seen]:
     mix = random_rows(len(segments), 3, generator)
     shares = random_rows(clusters, 3, generator) if seed % 2 else torch.full((clusters, 3), 1 / 3)
     first = torch.rand(len(segments), generator=generator) < 0.5
-    return weights, Seen(log_likelihood, segments, mix, shares, 1 + seed % 3, first)
+    return weights, EStepInputs(log_likelihood, segments, mix, shares, 1 + seed % 3, first)
 
 
-def each_alone(seen: Seen) -> list[Seen]:
+def each_alone(seen: EStepInputs) -> list[EStepInputs]:
     """What each client of a group sees alone."""
     logs = seen.segments.split(seen.log_likelihood)
     return [
@@ -315,7 +315,7 @@ def test_a_group_of_single_has_the_only_cluster():
 
 def test_clients_of_a_group_differ_in_whether_they_are_new():
     old, log_l = torch.tensor([[0.3, 0.7]] * 2), torch.cat([LOG_L, LOG_L])
-    both = Seen(log_l, Segments((2, 2)), torch.ones(2, 1), torch.ones(2, 1), 2, torch.tensor([True, False]))
+    both = EStepInputs(log_l, Segments((2, 2)), torch.ones(2, 1), torch.ones(2, 1), 2, torch.tensor([True, False]))
     assert_close(FuzzyCMeans().e_step(Weights(old), both)[0].client, torch.tensor([[1.0, 0.0], [0.3, 0.7]]))
     assert_close(SoftCounts().e_step(Weights(old), both)[0].client, torch.tensor([[0.5, 0.5], [0.3, 0.7]]))
     nobody_said = replace(both, first=None)

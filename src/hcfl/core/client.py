@@ -21,11 +21,11 @@ from hcfl.core.sgd import cross_entropy_per_cluster, shuffle
 from hcfl.core.state import Broadcast, ClientState, Update
 from hcfl.data.local_data import LocalData
 from hcfl.methods import Method
-from hcfl.methods.local_models import Given
+from hcfl.methods.local_models import PlanInputs
 from hcfl.models import Network
 from hcfl.models.ensemble import Copies, Ensemble, embed, forward
 from hcfl.models.inputs import some
-from hcfl.tiers import Assigned, FuzzyCMeans, Seen, SettlesAfterTraining, Single, Weights
+from hcfl.tiers import EStepInputs, SettlesAfterTraining, Weights
 from hcfl.tiers.client_segments import Segments
 from hcfl.tiers.formulation import class_counts, objective
 from hcfl.tiers.gaussians import (
@@ -71,7 +71,7 @@ def take_part(
     density = inputs.log_density(weights.components, segments)
     likelihood = method.formulation.log_likelihood(log_prob, labels, broadcast.class_shares, density)
     likelihood = likelihood.masked_fill(~segments.each(looked), -torch.inf)
-    seen = Seen(
+    seen = EStepInputs(
         likelihood, segments, class_mix(labels, data.classes, segments), broadcast.class_shares, broadcast.round, new
     )
     after, gamma = method.weighting.e_step(weights, seen)
@@ -81,7 +81,7 @@ def take_part(
     # Local training.
     own = [None if state is None else state.own for state in known]
     plan = method.local.plan(
-        Given(broadcast.ensemble, segments, weights, gamma, method.weighting.hard, broadcast.common, own)
+        PlanInputs(broadcast.ensemble, segments, weights, gamma, method.weighting.hard, broadcast.common, own)
     )
     sgd = replace(task.setting.sgd, proximal=method.local.proximal)
     orders = [rng.torch_generator(seed, "batches", broadcast.round, client) for client in clients]
@@ -175,7 +175,7 @@ def looked_at(method: Method, weights: Tensor) -> Tensor:
 def placed(method: Method, weights: Tensor) -> Tensor:
     """Whether the server has assigned each client to a cluster: then it needs no other cluster's model."""
     assigned = weights.max(dim=1).values == 1
-    return assigned if isinstance(method.weighting, Assigned) else torch.zeros_like(assigned)
+    return assigned if method.traits.weighting.assigned_by_server else torch.zeros_like(assigned)
 
 
 def must_look(method: Method, weights: Tensor) -> Tensor:
@@ -183,7 +183,7 @@ def must_look(method: Method, weights: Tensor) -> Tensor:
 
     A client need not where its cluster is known and the method uses no features: the pass would tell nothing.
     """
-    settled = placed(method, weights) | isinstance(method.weighting, Single)
+    settled = placed(method, weights) | method.traits.weighting.one_cluster
     return ~settled | (method.topology == "split") | (method.formulation.gaussians > 0)
 
 
@@ -264,7 +264,8 @@ def parameter_distances(network: Network, received: Ensemble, trained: Ensemble)
 
 def _counted(method: Method, weights: Weights) -> Tensor:
     """How much clients count in each cluster: their weight, in fuzzy c-means u^m."""
-    return weights.client**method.weighting.fuzzifier if isinstance(method.weighting, FuzzyCMeans) else weights.client
+    power = method.traits.weighting.mass_power
+    return weights.client if power == 1 else weights.client**power
 
 
 def _each(models: Copies | None, clients: int) -> list[Ensemble | None]:

@@ -18,7 +18,7 @@ from hcfl.methods import Method
 from hcfl.models import Network
 from hcfl.models.ensemble import class_log_probs, embed
 from hcfl.models.inputs import Scaled
-from hcfl.tiers import Prototypes, Seen
+from hcfl.tiers import EStepInputs, Prototypes
 from hcfl.tiers.client_segments import Segments
 from hcfl.tiers.weighting import one_hot, uniform
 
@@ -75,7 +75,7 @@ def weights_without_labels(method: Method, evidence: Tensor, log_probs: Tensor, 
     """Return the weights, (clusters,), that a fresh newcomer finds when evidence stands in for log L_k."""
     segments, clusters = Segments((len(evidence),)), evidence.shape[1]
     predicted_mix = log_probs.exp().mean(dim=(0, 1)).unsqueeze(0)
-    seen = Seen(evidence, segments, predicted_mix, class_shares)
+    seen = EStepInputs(evidence, segments, predicted_mix, class_shares)
     weights = uniform(clusters).unsqueeze(0)
     for _ in range(FRESH_STEPS):
         weights = method.weighting.newcomer(weights, seen)

@@ -19,7 +19,7 @@ from hcfl.methods import Method
 from hcfl.models import Network, Params
 from hcfl.models.ensemble import Ensemble, class_log_probs, embed
 from hcfl.models.inputs import Scaled
-from hcfl.tiers import Conditional, Correlation, Prototypes, Seen, Weights
+from hcfl.tiers import Conditional, EStepInputs, Prototypes, Weights
 from hcfl.tiers.client_segments import Segments
 from hcfl.tiers.gaussians import (
     Gaussians,
@@ -118,7 +118,7 @@ def catch_up_newcomers(weights: tuple[Weights, ...], before: ServerState, after:
 
 def without_shares(method: Method) -> Method:
     """Return a method whose E-step goes by log p_k(y|x) alone; refuse a method that has no P_k."""
-    if not isinstance(method.formulation, Correlation):
+    if not method.formulation.uses_class_shares:
         raise InputError(
             f"evaluation.plain_newcomers = true: {method.name} finds weights without P_k anyway, so it must be false"
         )
@@ -181,7 +181,7 @@ def newcomer_step(
         gamma = responsibilities(segments.each(weights.client), log_likelihood)
         joint = component_responsibilities(components, densities[newcomer.fit_rows], gamma, segments)
         components = component_step(components, joint, segments)
-    seen = Seen(log_likelihood, segments, class_mix(labels, class_shares.shape[1], segments), class_shares)
+    seen = EStepInputs(log_likelihood, segments, class_mix(labels, class_shares.shape[1], segments), class_shares)
     return Weights(method.weighting.newcomer(weights.client, seen), components=components)
 
 

@@ -24,7 +24,7 @@ from hcfl.methods.method import KEPT_STATISTICS
 from hcfl.models import Network
 from hcfl.models.ensemble import Ensemble
 from hcfl.models.precision import matrix_products
-from hcfl.tiers import Correlation, Decision, HardByLoss, HardByParameters, Joint, Participants
+from hcfl.tiers import Decision, Participants
 from hcfl.tiers import gaussians as densities
 from hcfl.tiers.distance import Distances, measured
 from hcfl.tiers.formulation import class_shares
@@ -51,7 +51,7 @@ def begin(method: Method, ensemble: Ensemble, clients: int, classes: int) -> Ser
         sizes=torch.zeros(clients),
         last_seen=torch.zeros(clients, dtype=torch.long),
         anchor=ensemble.select([0]) if method.uses_anchor else None,
-        common=ensemble.select([0]) if method.local.uses_common else None,
+        common=ensemble.select([0]) if method.local.uses_global_model else None,
     )
 
 
@@ -92,9 +92,7 @@ def shares(method: Method, state: ServerState, classes: int) -> Tensor:
     """P_k(y) from the latest report of all clients, also those not sampled now, (clusters, classes)."""
     if state.counts is None:
         return torch.full((len(state.clusters), classes), 1 / classes)
-    counts = state.counts.sum(dim=0)
-    floor = method.formulation.floor if isinstance(method.formulation, Correlation) else Correlation.floor
-    return class_shares(counts, floor)
+    return class_shares(state.counts.sum(dim=0), method.traits.formulation.share_floor)
 
 
 @matrix_products(rounded=False)
@@ -107,9 +105,9 @@ def conclude(
     """
     after = record(state, update)
     averaging = Averaging(method.aggregation, network.buffers)
-    table = listed(after)[list(update.clients)] if method.loses_ids else None
+    table = listed(after)[list(update.clients)] if method.traits.adaptation.lost_ids else None
     ensemble = aggregate(state.ensemble, update if table is None else counted(update, table), averaging)
-    if isinstance(method.weighting, HardByLoss | HardByParameters) and method.weighting.zero_empty:
+    if method.traits.weighting.zero_empty:
         ensemble = without_the_empty(ensemble, update)
     common, ids = state.common, list(update.clients)
     if common is not None:
@@ -131,13 +129,13 @@ def conclude(
 
 def _estimate(method: Method, state: ServerState, update: Update) -> densities.Gaussians | None:
     """Return the Gaussians from this round's summed statistics; the first round's give the principal axes."""
-    if not isinstance(method.formulation, Joint):
+    number, traits = method.formulation.gaussians, method.traits.formulation
+    if not number:
         return None
     assert update.moments is not None
-    joint = method.formulation
     if state.gaussians is None:
-        return densities.found(update.moments, joint.gaussians, joint.dimensions, joint.floor)
-    return densities.refit(state.gaussians, update.moments, joint.floor)
+        return densities.initial_gaussians(update.moments, number, traits.principal_axes, traits.variance_floor)
+    return densities.refit(state.gaussians, update.moments, traits.variance_floor)
 
 
 def _occupied(method: Method, state: ServerState) -> Tensor:
@@ -153,7 +151,7 @@ def _occupied(method: Method, state: ServerState) -> Tensor:
 
 def counted_clusters(method: Method, state: ServerState) -> Tensor:
     """Return which clusters count as such, (clusters,): all but those of clients that the public code of CFL lost."""
-    return ~unlisted(state) if method.loses_ids else torch.ones(len(state.clusters), dtype=torch.bool)
+    return ~unlisted(state) if method.traits.adaptation.lost_ids else torch.ones(len(state.clusters), dtype=torch.bool)
 
 
 def record(state: ServerState, update: Update) -> ServerState:

@@ -17,8 +17,8 @@ from hcfl.core.setting import Engine, RoundTask
 from hcfl.core.state import ClientState, Update
 from hcfl.privacy.noise import deviation
 from hcfl.privacy.rules import scaled_shares
-from hcfl.privacy.sums import averaged, in_units, is_model, once, summands
-from hcfl.privacy.uploads import hidden, together
+from hcfl.privacy.sums import averaged, in_units, is_model, one_vote_each, summands
+from hcfl.privacy.uploads import join_uploads, private_upload
 from hcfl.privacy.vectors import clipped, noised
 from hcfl.tiers import Prototypes
 
@@ -48,11 +48,9 @@ class Private:
 
     def _told(self, task: RoundTask, each: Sequence[Update]) -> Update:
         """Return every client's upload, each with its own noise."""
-        return together(
-            [
-                hidden(task.setting.method, self.privacy, task.broadcast, one, self._generator(task, *one.clients))
-                for one in each
-            ]
+        method, broadcast = task.setting.method, task.broadcast
+        return join_uploads(
+            [private_upload(method, self.privacy, broadcast, one, self._generator(task, *one.clients)) for one in each]
         )
 
     def _summed(self, task: RoundTask, each: Sequence[Update]) -> Update:
@@ -79,7 +77,7 @@ class Private:
     def _bounded(self, task: RoundTask, one: Update) -> dict[str, Tensor]:
         """Return a client's summands: models clipped, shares of samples scaled to be as large, all else left out."""
         assert self.privacy.clip is not None
-        parts = summands(task.broadcast.ensemble, once(one))
+        parts = summands(task.broadcast.ensemble, one_vote_each(one))
         models = clipped({name: part for name, part in parts.items() if is_model(name)}, self.privacy.clip)
         return models | scaled_shares(task.setting.method, parts, self.privacy.clip)
 

@@ -26,7 +26,7 @@ from hcfl.models.ensemble import Ensemble, class_log_probs, embed
 from hcfl.models.inputs import Scaled
 from hcfl.models.precision import threads
 from hcfl.privacy.rules import NOISED
-from hcfl.privacy.sums import Parts, once, summands
+from hcfl.privacy.sums import Parts, one_vote_each, summands
 from hcfl.runs.prepare import prepare
 from hcfl.tiers.client_segments import Segments
 from hcfl.tiers.gaussians import mixture_log_density
@@ -114,7 +114,7 @@ def _noised(done: "_Done", privacy: PrivacyConfig, message: Message, context: Co
     sent = done.store.load_upload(done.round)
     if sent is not None:
         return sent
-    upload = dp.protected(done.method, privacy, summands(done.received, once(done.update)), message, context)
+    upload = dp.protected(done.method, privacy, summands(done.received, one_vote_each(done.update)), message, context)
     if privacy.mode == "local-dp":
         done.store.save_upload(done.round, upload)
     return upload

@@ -74,26 +74,23 @@ PROTOCOLS: dict[str, Any] = {
     "local": LocalTraining,
     "aggregation": robust_means.Average,
 }
-"""What each must be able to do."""
-
-FIXED_FIELDS = ("hard", "adaptive", "uses_distance", "needs", "uses_class_shares", "uses_common")
-"""What a choice is, as opposed to how it is set."""
+"""The Protocol of each tier, which a user's own class must follow."""
 
 CALL = re.compile(r"\s*(?P<name>[^()]+?)\s*(\((?P<arguments>.*)\))?\s*")
 
 
 def name_of(choice: type) -> str:
-    """SplitAndRemove → split-and-remove."""
+    """Return the name that users type: SplitAndRemove → split-and-remove."""
     return words(choice).lower().replace(" ", "-")
 
 
 def names(tier: str) -> list[str]:
-    """Return the choices of a tier."""
+    """Return the names of the choices of a tier."""
     return [name_of(choice) for choice in CHOICES[tier]]
 
 
 def parse(tier: str, text: str) -> Any:
-    """Return the choice that a text names."""
+    """Return the choice that a text names: `parse("adaptation", "split-and-remove(rho=0.1)")`."""
     field = f"method.{tier}"
     match = CALL.fullmatch(text)
     if match is None:
@@ -110,7 +107,7 @@ def parse(tier: str, text: str) -> Any:
         arguments = _checked(field, text, choice, arguments)
     try:
         made = choice(**arguments)
-    except Exception as error:  # whatever a user's class raises is the user's to read
+    except Exception as error:  # the user reads what their own class raises
         raise InputError(f"{field} = {text!r}: {error}") from None
     _check_members(tier, text, made)
     return made
@@ -146,11 +143,10 @@ def _arguments(field: str, text: str, arguments: str) -> dict[str, Any]:
 
 
 def settings_of(choice: type) -> dict[str, Any]:
-    """Return what can be set, with its type."""
+    """Return the settings of a choice, by name, with their types."""
     assert is_dataclass(choice)
-    fixed = {*FIXED_FIELDS, *(() if choice is tiers.Joint else ("gaussians",))}
     hints = get_type_hints(choice)
-    return {setting.name: hints[setting.name] for setting in fields(choice) if setting.name not in fixed}
+    return {setting.name: hints[setting.name] for setting in fields(choice)}
 
 
 def _checked(field: str, text: str, choice: type, arguments: dict[str, Any]) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Which choices compose, found by trying: every pair of choices, completed by whatever makes a method of them."""
+"""Which choices compose, found by trying: each pair is completed by all other choices until a method accepts them."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -45,7 +45,7 @@ PART["local"] = {
 
 
 class Unchecked(Method):
-    """Choices that may or may not make a method."""
+    """A method that is not checked, for choices that may not compose."""
 
     def __post_init__(self) -> None:
         pass
@@ -53,7 +53,7 @@ class Unchecked(Method):
 
 @dataclass(frozen=True)
 class Pair:
-    """Two choices of two parts, and what became of them."""
+    """Two choices of two parts, and whether they compose."""
 
     parts: tuple[str, str]
     names: tuple[str, str]
@@ -65,7 +65,7 @@ class Pair:
 
 @cache
 def pairs() -> tuple[Pair, ...]:
-    """Try all pairs."""
+    """Return all pairs of choices, each tried."""
     return tuple(
         _try(parts, names) for parts in combinations(PART, 2) for names in product(*(PART[part] for part in parts))
     )

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal, Protocol
+from typing import ClassVar, Literal, Protocol
 
 import torch
 from torch import Tensor
@@ -16,7 +16,7 @@ from hcfl.tiers.weighting import one_hot
 
 @dataclass(frozen=True)
 class Plan:
-    """Models to start from, each with its column of γ, and what holds them back."""
+    """The models that clients train: where they start, how samples weigh, and what the proximal term pulls towards."""
 
     start: Copies
     started: Tensor
@@ -26,25 +26,25 @@ class Plan:
     anchor: Copies
     """What the proximal term pulls towards."""
     received: bool = True
-    """Whether all start from the extractors that were received, whose features are known."""
+    """Whether all start from the received extractors, so that the features of the E-step can be used again."""
 
 
 @dataclass(frozen=True)
-class Given:
-    """What clients plan their training from."""
+class PlanInputs:
+    """What several clients plan their local training from."""
 
     received: Ensemble
     segments: Segments
-    """Whose samples are whose."""
+    """How many samples each client has."""
     weights: Weights
     gamma: Tensor
     """(samples, clusters)."""
     hard: bool
-    """Whether everybody belongs to exactly one cluster."""
-    common: Ensemble | None = None
-    """The mean of all participants' models of the last round, where it was asked for."""
+    """Whether every client belongs to exactly one cluster."""
+    global_model: Ensemble | None = None
+    """The mean of all participants' models of the last round, where `uses_global_model`."""
     own: Sequence[Ensemble | None] = ()
-    """What each kept from the last time, where it did."""
+    """The model that each client kept from its last round; None for clients without one."""
 
 
 class LocalTraining(Protocol):
@@ -61,12 +61,12 @@ class LocalTraining(Protocol):
         ...
 
     @property
-    def uses_common(self) -> bool:
+    def uses_global_model(self) -> bool:
         """Whether the server must send the mean of all participants' models."""
         ...
 
-    def plan(self, given: Given) -> Plan:
-        """Decide what to train."""
+    def plan(self, inputs: PlanInputs) -> Plan:
+        """Return the models to train."""
         ...
 
     def mass(self, weights: Tensor, hard: bool) -> Tensor:
@@ -87,6 +87,7 @@ class ClusterModels:
 
     proximal: float = 0.0
     towards: Literal["received", "global"] = "received"
+    trains_cluster_models: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         _check_proximal(self.proximal)
@@ -99,19 +100,19 @@ class ClusterModels:
         return False
 
     @property
-    def uses_common(self) -> bool:
-        """Only to be held near it."""
+    def uses_global_model(self) -> bool:
+        """Only as the anchor of the proximal term."""
         return self.towards == "global"
 
-    def plan(self, given: Given) -> Plan:
+    def plan(self, inputs: PlanInputs) -> Plan:
         """Train each model from where the cluster left it; where weights are hard, no other is trained, or decays."""
-        weights, gamma = given.weights.client, given.gamma
+        weights, gamma = inputs.weights.client, inputs.gamma
         columns = torch.arange(weights.shape[1]).expand_as(weights)
-        if given.hard:
+        if inputs.hard:
             columns = weights.argmax(dim=1, keepdim=True)
-            gamma = gamma.gather(1, given.segments.each(columns))
-        start = copies(given.received, columns)
-        anchor = start if given.common is None else copies(given.common, torch.zeros_like(columns))
+            gamma = gamma.gather(1, inputs.segments.each(columns))
+        start = copies(inputs.received, columns)
+        anchor = start if inputs.global_model is None else copies(inputs.global_model, torch.zeros_like(columns))
         return Plan(start, one_hot(columns, weights.shape[1]), gamma, anchor)
 
     def mass(self, weights: Tensor, hard: bool) -> Tensor:
@@ -132,19 +133,20 @@ class OwnModel:
 
     kept: bool = True
     proximal: float = 0.01
-    uses_common: bool = False
+    uses_global_model: ClassVar[bool] = False
+    trains_own_model: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         _check_proximal(self.proximal)
 
-    def plan(self, given: Given) -> Plan:
+    def plan(self, inputs: PlanInputs) -> Plan:
         """Train one model on all samples alike."""
-        weights = given.weights.client
-        mixture = start = blends(given.received, weights)
-        known = [mine for mine in given.own if mine is not None]
+        weights = inputs.weights.client
+        mixture = start = blends(inputs.received, weights)
+        known = [mine for mine in inputs.own if mine is not None]
         if known:
-            start = Copies.stack([mine or mixture.of(client) for client, mine in enumerate(given.own)])
-        return Plan(start, weights.unsqueeze(1), torch.ones_like(given.gamma[:, :1]), mixture, received=not known)
+            start = Copies.stack([mine or mixture.of(client) for client, mine in enumerate(inputs.own)])
+        return Plan(start, weights.unsqueeze(1), torch.ones_like(inputs.gamma[:, :1]), mixture, received=not known)
 
     def mass(self, weights: Tensor, hard: bool) -> Tensor:
         """Let the one model count everywhere."""

@@ -3,40 +3,42 @@
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import get_args
 
 import torch
 from torch import Tensor
 
 from hcfl.errors import InputError
-from hcfl.methods.local_models import ClusterModels, LocalTraining, OwnModel
+from hcfl.methods.local_models import ClusterModels, LocalTraining
 from hcfl.methods.robust_means import Average, Mean
 from hcfl.models.ensemble import Topology
-from hcfl.tiers import (
-    Adaptation,
-    Assigned,
-    ByLabelDistribution,
-    DecomposedCosineGroups,
-    Distance,
-    Fixed,
-    Formulation,
-    FuzzyCMeans,
-    HierarchicalOnce,
-    KMeansOnce,
-    MergeSimilar,
-    Signs,
-    Single,
-    SplitAndRemove,
-    SplitBySpectrum,
-    SplitOnContradiction,
-    SplitWhenStationary,
-    WeightedKMeans,
-    Weighting,
-)
+from hcfl.tiers import Adaptation, Distance, Fixed, Formulation, Signs, Weighting
 from hcfl.tiers.participants import Statistic
+from hcfl.tiers.traits import (
+    AdaptationTraits,
+    AggregationTraits,
+    DistanceTraits,
+    FormulationTraits,
+    LocalTraits,
+    WeightingTraits,
+    traits_of,
+)
 
 KEPT_STATISTICS: frozenset[Statistic] = frozenset({"first updates", "signatures"})
-"""What a client sends once, so that clients can be compared across rounds."""
+"""What a client sends only when it first takes part, so that clients can be compared across rounds."""
+
+
+@dataclass(frozen=True)
+class Traits:
+    """What the choices of a method say of themselves."""
+
+    formulation: FormulationTraits
+    weighting: WeightingTraits
+    adaptation: AdaptationTraits
+    distance: DistanceTraits
+    local: LocalTraits
+    aggregation: AggregationTraits
 
 
 @dataclass(frozen=True)
@@ -55,7 +57,7 @@ class Method:
     aggregation: Average = field(default_factory=Mean)
     """How their models become one."""
     warm_up: int = 0
-    """Rounds at the start in which clusters stay as they are: a network that has learnt nothing tells nobody apart."""
+    """Rounds at the start without changes of clusters: an untrained network cannot tell clients apart."""
     name: str = "custom"
 
     def __post_init__(self) -> None:
@@ -64,24 +66,31 @@ class Method:
 
     @property
     def needs(self) -> frozenset[Statistic]:
-        """Which evidence tiers 3 and 4 look at."""
+        """Which statistics tiers 3 and 4 look at."""
         wanted = (self.adaptation.needs, None if self.distance is None else self.distance.needs)
         return frozenset(need for need in wanted if need is not None)
 
     @property
     def federated(self) -> bool:
-        """Whether anything is exchanged at all: not where every client keeps a cluster of its own."""
+        """Whether clients exchange models: not where every client keeps a cluster of its own."""
         return self.clusters is not None or self.adaptation.adaptive
 
-    @property
-    def loses_ids(self) -> bool:
-        """Whether splits take positions for client ids, as public code of CFL does."""
-        return isinstance(self.adaptation, SplitWhenStationary) and self.adaptation.lost_ids
+    @cached_property
+    def traits(self) -> Traits:
+        """What each choice says of itself, with defaults for what it does not say."""
+        return Traits(
+            formulation=traits_of(FormulationTraits, self.formulation),
+            weighting=traits_of(WeightingTraits, self.weighting),
+            adaptation=traits_of(AdaptationTraits, self.adaptation),
+            distance=traits_of(DistanceTraits, self.distance),
+            local=traits_of(LocalTraits, self.local),
+            aggregation=traits_of(AggregationTraits, self.aggregation),
+        )
 
     @property
     def uses_class_shares(self) -> bool:
         """Whether clients must report F, so that the server can send P_k(y)."""
-        return self.formulation.uses_class_shares or isinstance(self.weighting, ByLabelDistribution)
+        return self.formulation.uses_class_shares or self.traits.weighting.uses_class_shares
 
     @property
     def uses_anchor(self) -> bool:
@@ -105,7 +114,7 @@ class Method:
 
 
 def words(choice: type) -> str:
-    """SampleWiseEM → sample wise EM."""
+    """Return a class name as words: SampleWiseEM → sample wise EM."""
     parts = re.findall("[A-Z]+(?![a-z])|[A-Z][a-z]+", choice.__name__)
     return " ".join(part if part.isupper() else part.lower() for part in parts)
 
@@ -122,16 +131,16 @@ def conflicts(method: Method) -> list[str]:
 
 
 Reasons = Iterator[tuple[bool, str]]
-"""Whether something is wrong, and what."""
+"""Whether a rule is broken, and the reason for the user."""
 
 
 def _conflicts_of_start(method: Method) -> Reasons:
     clusters, adaptive = method.clusters, method.adaptation.adaptive
-    assigned, single = isinstance(method.weighting, Assigned), isinstance(method.weighting, Single)
+    assigned, single = method.traits.weighting.assigned_by_server, method.traits.weighting.one_cluster
     known = method.topology in ("split", "full")
     yield not known, f"topology = {method.topology!r}, but it is split or full"
     yield (
-        not method.federated and not isinstance(method.aggregation, Mean),
+        not method.federated and not method.traits.aggregation.is_mean,
         "every client keeps a model of its own, so there is nothing to aggregate robustly",
     )
     yield (
@@ -159,9 +168,7 @@ def _conflicts_of_start(method: Method) -> Reasons:
 
 
 def _conflicts_of_adaptation(method: Method) -> Reasons:
-    adaptation = method.adaptation
-    splits = isinstance(adaptation, SplitAndRemove | SplitOnContradiction | SplitWhenStationary | SplitBySpectrum)
-    groups = isinstance(adaptation, HierarchicalOnce | DecomposedCosineGroups | KMeansOnce | WeightedKMeans)
+    adaptation, traits = method.adaptation, method.traits.adaptation
     yield method.warm_up < 0, f"warm_up = {method.warm_up}, but it is a number of rounds, 0 or more"
     yield (
         method.warm_up > 0 and not adaptation.adaptive,
@@ -173,23 +180,23 @@ def _conflicts_of_adaptation(method: Method) -> Reasons:
         "the adaptation never looks at a distance; leave the distance out",
     )
     yield (
-        isinstance(adaptation, SplitAndRemove) and adaptation.uniform and method.weighting.hard,
+        traits.spreads_weights and method.weighting.hard,
         "a split with uniform = true spreads clients over all clusters, but hard weights put each into one",
     )
     yield (
-        method.loses_ids and not isinstance(method.weighting, Assigned),
+        traits.lost_ids and not method.traits.weighting.assigned_by_server,
         "lost_ids = true puts the wrong clients into the server's lists, but only assigned clients go by them",
     )
     yield (
-        splits and method.clusters is None,
+        traits.splits and method.clusters is None,
         "every client starts in a cluster of its own, so there is nothing to split",
     )
     yield (
-        isinstance(adaptation, MergeSimilar) and method.clusters == 1,
+        traits.merges and not traits.splits and method.clusters == 1,
         "there is one cluster at the start, so there is nothing to merge",
     )
     yield (
-        groups and method.clusters != 1,
+        traits.groups_all_at_once and method.clusters != 1,
         "the adaptation deals all clients into groups at once, so it starts from one cluster",
     )
 
@@ -210,7 +217,7 @@ def _conflicts_of_statistics(method: Method) -> Reasons:
         "signatures are what the distance makes of a client's data, but it has no method signature(inputs, labels)",
     )
     yield (
-        isinstance(method.weighting, FuzzyCMeans) and not isinstance(method.local, OwnModel),
+        method.traits.weighting.needs_own_model and not method.traits.local.trains_own_model,
         "fuzzy c-means are of one local model for each client, so local must be own-model",
     )
     yield (

@@ -1,4 +1,4 @@
-"""Every named method as a declaration over the four tiers (spec §6)."""
+"""Every named method as a declaration over the four tiers."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -52,7 +52,7 @@ def fesem(clusters: int = 3, zero_empty: bool = False, independent_start: bool =
     """Each client joins the model nearest to its trained parameters (Long et al., 2023).
 
     All start from one model, and k-means of what they trained makes the first clusters; with `independent_start`, there
-    are K models from the beginning, drawn apart, and most clients stay with whichever they trained in round 1.
+    are K models from the beginning, drawn apart, and most clients stay with the model that they trained in round 1.
     """
     weighting = HardByParameters(zero_empty)
     if independent_start or clusters == 1:
@@ -203,7 +203,7 @@ METHODS: dict[str, Callable[..., Method]] = {
     "hcfl+(fedsoft)": hcfl_plus_fedsoft,
     "hcfl++": hcfl_plus_plus,
 }
-"""Declarations by the name that people type."""
+"""Declarations by the name that users type."""
 
 
 def settings_of(name: str) -> dict[str, Any]:

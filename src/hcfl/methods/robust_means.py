@@ -1,12 +1,12 @@
 """How the models that clients trained become one: the mean, and averages that a minority cannot move far.
 
 Pure functions of stacked tensors: models in rows, and how much each counts in each cluster, its mass. An average is
-taken per cluster, over the models that count there at all. Where nobody counts, the cluster's model stays.
+taken per cluster, over the models with a mass above 0 there. A cluster without such models keeps its model.
 """
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Protocol
+from typing import ClassVar, Protocol
 
 import torch
 from torch import Tensor
@@ -48,6 +48,8 @@ def weighted_mean(received: Params, reported: Params, mass: Tensor) -> Params:
 @dataclass(frozen=True)
 class Mean:
     """The mean, weighted by mass. One client can move it anywhere."""
+
+    is_mean: ClassVar[bool] = True
 
     def combine(self, received: Params, reported: Params, mass: Tensor, skip: frozenset[str]) -> Params:
         """Return every cluster's mean, as one product."""
@@ -130,7 +132,7 @@ class MultiKrum:
 
 
 def _clusters(mass: Tensor) -> Iterator[tuple[int, Tensor]]:
-    """Give the clusters in which somebody counts, with the rows of the models that do."""
+    """Yield each cluster that some model counts in, with the rows of these models."""
     for column in range(mass.shape[1]):
         rows = torch.nonzero(mass[:, column] > 0).flatten()
         if len(rows):

@@ -1,8 +1,8 @@
 """Dropout whose masks are computed, not drawn: the same on every device, in every engine, for any chunk of clients.
 
 Whether a value stays is a hash of (key, step, position of the sample in its batch, feature), in whole numbers that
-never exceed 63 bits. So a client's masks depend on nothing but its key and its own steps: not on who trains beside it,
-on how far batches are filled up, or on what was drawn before.
+never exceed 63 bits. So a client's masks depend on nothing but its key and its own steps: not on which clients train
+beside it, on how far batches are filled up, or on what was drawn before.
 
 This runs beside the compiled extractor, never in it: torch's compiler multiplies an arange in 32 bits.
 """
@@ -23,7 +23,7 @@ FACTORS = (0x2C1B3C6D, 0x297A2D39)
 def drop(features: Tensor, rate: float, keys: Tensor | int, steps: Tensor | int) -> Tensor:
     """Set a share of the features (…, samples, features) to 0, and scale the others up, so that means stay.
 
-    `keys` and `steps` (…) say whose features they are, and how many steps that client has taken before.
+    `keys` and `steps` (…) say which client the features belong to, and how many steps that client has taken before.
     """
     if rate == 0:
         return features
@@ -34,8 +34,8 @@ def drop(features: Tensor, rate: float, keys: Tensor | int, steps: Tensor | int)
 def kept(shape: torch.Size, rate: float, keys: Tensor, steps: Tensor) -> Tensor:
     """Return which values of this shape stay."""
     *_, samples, features = shape
-    whose = _mixed(_mixed((keys & WORD) ^ steps) ^ (keys >> 32)).unsqueeze(-1)
-    each = _mixed(whose ^ torch.arange(samples, device=keys.device)).unsqueeze(-1)
+    client_hash = _mixed(_mixed((keys & WORD) ^ steps) ^ (keys >> 32)).unsqueeze(-1)
+    each = _mixed(client_hash ^ torch.arange(samples, device=keys.device)).unsqueeze(-1)
     counters = torch.arange(features, device=keys.device) * STRIDE & WORD
     return _mixed((each + counters).bitwise_and_(WORD)) >= round(rate * (WORD + 1))
 

@@ -43,7 +43,7 @@ class Ensemble:
 
     @property
     def clusters(self) -> int:
-        """K."""
+        """Return K, the number of clusters."""
         return len(next(iter(self.heads.values())))
 
     def extractor(self, cluster: int) -> Params:
@@ -84,12 +84,12 @@ class Copies:
 
     @property
     def clients(self) -> int:
-        """How many clients."""
+        """Return the number of clients."""
         return len(next(iter(self.heads.values())))
 
     @property
     def models(self) -> int:
-        """How many heads, or whole models, each of them has."""
+        """Return the number of heads, or whole models, of each client."""
         return next(iter(self.heads.values())).shape[1]
 
     def of(self, client: int) -> Ensemble:
@@ -97,7 +97,7 @@ class Copies:
         return Ensemble(row(self.extractors, client), row(self.heads, client), self.topology)
 
     def map(self, change: Callable[[Tensor], Tensor]) -> "Copies":
-        """Apply the same to all tensors."""
+        """Apply a function to all tensors."""
         extractors = {name: change(tensor) for name, tensor in self.extractors.items()}
         return Copies(extractors, {name: change(tensor) for name, tensor in self.heads.items()}, self.topology)
 
@@ -180,7 +180,7 @@ def initialise(
     seed: int,
     identical: bool = False,
 ) -> tuple[Network, Ensemble]:
-    """Draw the initial models (spec §2, Initialisation).
+    """Draw the initial models of all clusters.
 
     A builder is called anew for every cluster: in the split topology the first extractor is shared, in the full one
     each cluster has its own. A pair of modules keeps the extractor's weights as they were given (it may be

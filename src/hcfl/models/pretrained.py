@@ -19,10 +19,10 @@ Tensors = Mapping[str, Tensor]
 
 @dataclass(frozen=True)
 class Published:
-    """How somebody else publishes a network."""
+    """How another package names the tensors of a network, and where its weights are."""
 
     model: str
-    """Whose state dict it is, for people."""
+    """The package that publishes the state dict, for messages."""
     modules: Mapping[str, str]
     """The extractor's modules → what they are called there; tensors have the same last names and shapes."""
     head: str

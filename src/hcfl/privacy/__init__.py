@@ -1,1 +1,1 @@
-"""Less for the server to see: clients give their parts of sums, and these are noised or masked. No Flower in here."""
+"""Differential privacy and sums for secure aggregation: clients send summands, with noise or masks; without Flower."""

@@ -1,4 +1,4 @@
-"""How much noise: in uploads that are clipped, from the settings of a run."""
+"""The standard deviation of the noise in clipped uploads, from the settings of a run."""
 
 from math import log, sqrt
 
@@ -18,7 +18,7 @@ def multiplier(privacy: PrivacyConfig) -> float | None:
 
 
 def of_one_upload(privacy: PrivacyConfig) -> float:
-    """Return the ε that Flower's formula has for this noise; where it is above 1, it is a name for the noise only."""
+    """Return the ε that Flower's formula has for this noise; above 1, the formula guarantees nothing."""
     noise = multiplier(privacy)
     assert noise is not None
     assert privacy.delta is not None
@@ -33,8 +33,8 @@ def bound(parts: Parts, clip: float) -> float:
 def deviation(privacy: PrivacyConfig, parts: Parts, clients: int) -> float:
     """Return the standard deviation of the noise in a sum over clients, in every number of it.
 
-    Central: once, and a client's upload in place of nothing changes the sum by no more than its bound. Local: by every
-    client, and one upload in place of any other changes what is sent by twice the bound.
+    Central: the server adds it once; one client more or less changes the sum by at most the bound of an upload. Local:
+    every client adds it; replacing a client's data changes its upload by at most twice the bound.
     """
     noise = multiplier(privacy)
     if noise is None or privacy.clip is None:

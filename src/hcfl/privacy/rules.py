@@ -1,15 +1,12 @@
-"""Which methods can do without single clients' uploads, and why the others cannot; the settings of each way."""
+"""Which methods each privacy mode supports, and why it does not support the others; the settings of each mode."""
 
 from torch import Tensor
 
 from hcfl.config import Config, Mode
 from hcfl.errors import InputError
 from hcfl.methods import METHODS, Method
-from hcfl.methods.local_models import ClusterModels
-from hcfl.methods.robust_means import Mean
 from hcfl.models import Network
 from hcfl.privacy.sums import SHARES, Parts
-from hcfl.tiers import Assigned, Single
 from hcfl.tiers.participants import Statistic
 
 OPTIONS: dict[Mode, dict[str, float]] = {
@@ -18,13 +15,13 @@ OPTIONS: dict[Mode, dict[str, float]] = {
     "central-dp": {"clip": 1.0, "noise_multiplier": 1.0, "delta": 1e-5},
     "secagg": {},
 }
-"""The settings of every way, with their defaults."""
+"""The settings of every mode, with their defaults."""
 
 INSTEAD = {"local-dp": {"noise_multiplier": "epsilon"}}
-"""Settings that take the place of another one of the same way."""
+"""Settings that replace another setting of the same mode."""
 
 NOISED: tuple[Mode, ...] = ("local-dp", "central-dp")
-"""Where uploads are clipped, and noise is added."""
+"""The modes that clip uploads and add noise."""
 
 WORDS: dict[Statistic, str] = {
     "prototypes": "prototypes",
@@ -38,7 +35,7 @@ WORDS: dict[Statistic, str] = {
 
 
 def settled(config: Config, method: Method) -> Config:
-    """Fill in the settings of the chosen way, or say why it cannot be had."""
+    """Fill in the settings of the chosen mode; refuse a method that the mode does not support."""
     chosen = config.privacy
     options = OPTIONS[chosen.mode]
     given = chosen.model_dump(exclude={"mode"}, exclude_none=True)
@@ -66,7 +63,7 @@ def settled(config: Config, method: Method) -> Config:
 
 
 def check_model(config: Config, network: Network) -> None:
-    """Say where a model cannot take noise."""
+    """Refuse a model that noise would break."""
     mode = config.privacy.mode
     if mode in NOISED and network.buffers:
         raise InputError(
@@ -79,55 +76,54 @@ UNBOUNDED: dict[Statistic, str] = {
     "feature norms": "feature norms, which have no bound, so that no noise is known to hide them",
     "signatures": "signatures of their data, which are no longer such when there is noise in them",
 }
-"""What clients are compared by, and noise cannot hide."""
+"""Statistics that clients are compared by, and that noise cannot protect."""
 
 
 def refusal(method: Method, mode: Mode, on_flower: bool = True) -> str | None:
-    """Return why a method cannot be had this way, as the rest of a sentence that begins with its name."""
+    """Return why a mode does not support a method, as the rest of a sentence that begins with its name, or None."""
     if mode == "none":
         return None
     if not method.federated:
         return "averages nothing: every client keeps a model of its own"
-    if not isinstance(method.aggregation, Mean):
+    if not method.traits.aggregation.is_mean:
         return "compares single clients' models before it averages them, and the server would see sums only"
     if mode in NOISED and method.formulation.gaussians:
         return "adds up embedded inputs, which have no bound, so that no noise is known to hide them"
     if method.adaptation.adaptive:
         return _refused_comparison(method, mode, on_flower)
-    if method.local.uses_common:
-        return "holds clients near the mean of everybody's own model, and the server would not know which is whose"
+    if method.local.uses_global_model:
+        return "holds clients near the mean of all clients' models, and the server would not know single models"
     return None
 
 
 def _refused_comparison(method: Method, mode: Mode, on_flower: bool) -> str | None:
     """Return why clients cannot be compared by what they send."""
     evidence = " and ".join(sorted({WORDS[need] for need in method.needs})) or "weights"
-    fixed = "" if isinstance(method.weighting, Assigned) else "with adaptation=fixed and distance=none it can"
+    fixed = "" if method.traits.weighting.assigned_by_server else "with adaptation=fixed and distance=none it can"
     for need in sorted(method.needs & UNBOUNDED.keys()):
         if mode in NOISED:
             return f"compares single clients by their {UNBOUNDED[need]}"
-    if mode in NOISED and not isinstance(method.local, ClusterModels):
+    if mode in NOISED and not method.traits.local.trains_cluster_models:
         return "lets one model of each client count in several clusters while clients are compared"
     if mode == "local-dp" and not on_flower:
         return None
     if mode == "central-dp":
         others = "; ".join(filter(None, ("local-dp can", fixed)))
-        return (
-            f"compares single clients by their {evidence}, and noise in sums would not hide who is like whom; {others}"
-        )
+        compared = f"compares single clients by their {evidence}"
+        return f"{compared}, and noise in sums would not hide which clients are alike; {others}"
     simulated = "engine sequential or batched can" if mode == "local-dp" else ""
     others = "".join(f"; {way}" for way in (simulated, fixed) if way)
     return f"compares single clients by their {evidence}, and the server would see sums only{others}"
 
 
 def mass_is_public(method: Method) -> bool:
-    """Whether everybody counts alike in every cluster: then how much a client counts says nothing of its data."""
-    everywhere = not method.weighting.hard or isinstance(method.weighting, Single)
-    return everywhere and isinstance(method.local, ClusterModels)
+    """Whether all clients count alike in every cluster: then a client's mass tells nothing of its data."""
+    everywhere = not method.weighting.hard or method.traits.weighting.one_cluster
+    return everywhere and method.traits.local.trains_cluster_models
 
 
 def scaled_shares(method: Method, parts: Parts, clip: float) -> dict[str, Tensor]:
-    """Return what a client says beside its models, where that says something: as large as models may be.
+    """Return the shares that a client sends beside its models, scaled to the models' bound `clip`.
 
     Shares of samples have a norm of at most 1, so they need no clipping.
     """
@@ -136,15 +132,15 @@ def scaled_shares(method: Method, parts: Parts, clip: float) -> dict[str, Tensor
 
 
 def table() -> str:
-    """Return the table of `docs/privacy.md`: every named method and every way."""
+    """Return the table of `docs/privacy.md`: every named method and every mode."""
     modes = [mode for mode in OPTIONS if mode != "none"]
     lines = [f"| method | {' | '.join(modes)} | otherwise, it |", "|---" * (len(modes) + 2) + "|"]
     for name, declare in METHODS.items():
         method = declare()
-        cells, said = [], list[str]()
+        cells, reasons = [], list[str]()
         for mode in modes:
             simulated, real = (refusal(method, mode, on_flower) for on_flower in (False, True))
             cells.append("no" if simulated else "simulated" if real else "yes")
-            said += [reason for reason in (simulated,) if reason]
-        lines.append(f"| `{name}` | {' | '.join(cells)} | {' · '.join(dict.fromkeys(said))} |")
+            reasons += [reason for reason in (simulated,) if reason]
+        lines.append(f"| `{name}` | {' | '.join(cells)} | {' · '.join(dict.fromkeys(reasons))} |")
     return "\n".join(lines)

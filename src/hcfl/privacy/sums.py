@@ -19,16 +19,16 @@ Parts = Mapping[str, Tensor]
 """Summands, or sums, by name."""
 
 MODELS = {"extractors": "extractor.", "heads": "head."}
-"""What the names of a model's tensors begin with, in a summand."""
+"""Prefixes of the names of a model's tensors in a summand."""
 
 SHARES = ("mass", "counts")
-"""What is said beside models where every client counts once: shares of its samples, whose norm is at most 1."""
+"""What a client sends beside models where every client counts once: shares of its samples, of norm at most 1."""
 
 MOMENTS = ("mass", "first", "second")
 
 
 def summands(received: Ensemble, update: Update) -> dict[str, Tensor]:
-    """Return what some participants add to the sums, in double precision; counters of layers are left out."""
+    """Return what some participants add to the sums, by name, in double precision; integer tensors are left out."""
     shared, mass, sizes = received.topology == "split", update.mass, update.sizes.unsqueeze(1)
     parts: dict[str, Tensor] = {
         **_changes(MODELS["extractors"], received.extractors, update.models.extractors, sizes if shared else mass),
@@ -57,8 +57,8 @@ def _changes(prefix: str, received: Params, trained: Params, mass: Tensor) -> di
     }
 
 
-def once(update: Update) -> Update:
-    """Let every client count once, however many samples it has: then its size is not told."""
+def one_vote_each(update: Update) -> Update:
+    """Let every client count once, whatever its number of samples: then its upload does not tell its size."""
     sizes = update.sizes
     return replace(
         update,
@@ -81,14 +81,14 @@ def is_model(name: str) -> bool:
 def averaged(
     received: Ensemble, sums: Parts, clients: tuple[int, ...], weights: Tensor, sealed: int, noise: float = 0.0
 ) -> Update:
-    """Return the update of all participants together: of nobody more is known than the mean.
+    """Return one update of all participants from their sums: each participant has the mean.
 
-    `weights` are what the server has of them already, `sealed` the bytes that they sent, `noise` the standard deviation
-    of it in masses and counts: a mass within the noise is none, and counts within it are all alike.
+    `weights` (clients, clusters) are what the server has of them already, `sealed` the number of bytes that they sent,
+    `noise` its standard deviation in masses and counts: masses within the noise are 0, counts within it are equal.
     """
     number, clusters = len(clients), received.clusters
-    everybody = torch.full((clusters,), float(number)).double()
-    size, mass = sums.get("size", everybody[:1]), everybody
+    equal = torch.full((clusters,), float(number)).double()
+    size, mass = sums.get("size", equal[:1]), equal
     if "mass" in sums:
         mass = torch.where(sums["mass"] > noise, sums["mass"], 0)
     shared = received.topology == "split"

@@ -1,4 +1,4 @@
-"""What each choice of a tier tells the server, and with which kinds of privacy some method can have it."""
+"""What each choice of a tier sends to the server, and which privacy modes support some method with it."""
 
 from collections.abc import Iterator
 from functools import cache
@@ -24,7 +24,7 @@ SENT: dict[str, dict[str, str]] = {
         "hard-by-parameters": "its cluster",
         "by-label-distribution": "its cluster, and class counts F",
         "soft-em": "ω̃",
-        "sample-wise-em": "ω̃; what its samples have stays with it",
+        "sample-wise-em": "ω̃; the weights of its samples stay with it",
         "soft-counts": "ω̃",
         "fuzzy-c-means": "ω̃",
     },
@@ -75,7 +75,7 @@ def table() -> str:
 
 
 def _possible(tier: str, name: str, mode: Mode) -> str:
-    """Whether any method with this choice can be had: with every engine, simulated only, or not at all."""
+    """Whether a mode supports any method with this choice: with every engine, simulated only, or not at all."""
     found = methods_with(tier, name)
     if any(refusal(method, mode) is None for method in found):
         return "yes"
@@ -84,7 +84,7 @@ def _possible(tier: str, name: str, mode: Mode) -> str:
 
 @cache
 def methods_with(tier: str, name: str) -> tuple[Method, ...]:
-    """Return all methods that have this choice, whatever else they are; local training only as it usually is."""
+    """Return all methods that have this choice; local training only with its default settings."""
     return tuple(_methods(tier, name))
 
 

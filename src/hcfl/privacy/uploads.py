@@ -3,7 +3,7 @@
 Everything that tells something of its data is one vector: changes of models, clipped together; weights ω̃, class counts
 F as shares, and prototypes, each of them with a norm of at most 1 by what it is. So the vector has a norm of at most
 clip·√kinds, every number of it gets the same noise, and each kind spends the same part of the budget. What the server
-makes of it (who belongs where, which clusters are split) costs nothing more.
+computes from it (memberships, splits) costs nothing more.
 """
 
 from dataclasses import dataclass, replace
@@ -21,7 +21,7 @@ from hcfl.models.ensemble import Ensemble, mix
 from hcfl.privacy.noise import multiplier
 from hcfl.privacy.sums import MODELS
 from hcfl.privacy.vectors import clipped, noised
-from hcfl.tiers import ConflictDistance, PrototypeDistance, Prototypes
+from hcfl.tiers import Prototypes
 from hcfl.tiers.weighting import one_hot
 
 FIRST_UPDATE = "first update"
@@ -33,26 +33,26 @@ of 1, and clusters are split at a tenth of that: with more noise, all clients wo
 
 @dataclass(frozen=True)
 class Report:
-    """What a client says beside its models, with noise in it."""
+    """What a client sends beside its models, with noise in it."""
 
     parts: dict[str, Tensor]
-    """In units of their own, so that weights are about weights."""
+    """The shares by name, in their own units: weights are near weights again."""
     deviation: float
-    """Of the noise in them."""
+    """The standard deviation of the noise in them."""
 
 
-def hidden(
+def private_upload(
     method: Method, privacy: PrivacyConfig, broadcast: Broadcast, update: Update, generator: Generator
 ) -> tuple[Update, float]:
     """Return one client's upload as the server gets it, and the deviation of the noise in its shares.
 
-    It is bounded, and does not tell the number of samples. Where a client has one model, all that is sent of it is
-    relative to the cluster that it *says* it belongs to: which one it trained is not told otherwise.
+    It is bounded, and does not tell the number of samples. Where a client has one model, its change is relative to the
+    cluster that its *noised* weights name, so that the change does not tell which cluster's model it trained.
     """
     assert privacy.clip is not None
     spread = multiplier(privacy)
     assert spread is not None
-    clip, shares = privacy.clip, said(method, broadcast, update)
+    clip, shares = privacy.clip, reported_shares(method, broadcast, update)
     first = dict(zip([FIRST_UPDATE], update.signatures.values(), strict=False))
     kinds = 1 + len(shares) + len(first)
     deviation = spread * 2 * clip * sqrt(kinds)
@@ -80,11 +80,11 @@ def hidden(
     return upload, report.deviation
 
 
-def said(method: Method, broadcast: Broadcast, update: Update) -> dict[str, Tensor]:
-    """Return what a client says beside its models, each kind with a norm of at most 1.
+def reported_shares(method: Method, broadcast: Broadcast, update: Update) -> dict[str, Tensor]:
+    """Return what a client sends beside its models, each kind with a norm of at most 1.
 
-    Nothing is said of weights that the server has decided. Distances look at directions of prototypes only, so these
-    are sent, each times the root of its class's share: then they have a norm of 1 together.
+    A client sends no weights where the server has assigned it. Distances look at directions of prototypes only, so the
+    client sends directions, each times the root of its class's share: all of them together have norm 1.
     """
     parts: dict[str, Tensor] = {}
     known = placed(method, broadcast.weights[list(update.clients)]).all()
@@ -97,25 +97,19 @@ def said(method: Method, broadcast: Broadcast, update: Update) -> dict[str, Tens
         shares = found.class_counts.double() / found.class_counts.sum()
         directions = normalize(found.class_means.double(), dim=2)
         parts["prototypes"] = directions * shares.sqrt().unsqueeze(2).to(directions)
-        if _looks_at_means(method):
+        if not method.traits.distance.compares_classes_only:
             parts["mean"] = normalize(found.mean.double(), dim=1)
     return parts
 
 
-def _looks_at_means(method: Method) -> bool:
-    """Whether the distance compares clients' mean features, too; of a user's own one nobody knows."""
-    by_class = isinstance(method.distance, PrototypeDistance) and method.distance.principle == "CSCP"
-    return not by_class and not isinstance(method.distance, ConflictDistance)
-
-
 def _weights(method: Method, broadcast: Broadcast, update: Update, report: Report) -> Tensor:
-    """Return the weights that are nearest to what was said."""
+    """Return the weights that are nearest to the noised ones."""
     if "weights" not in report.parts:
         return update.weights
-    said = report.parts["weights"]
+    sent = report.parts["weights"]
     if method.weighting.hard:
-        return one_hot(said.argmax(dim=1), said.shape[1])
-    return nearest_weights(said).float()
+        return one_hot(sent.argmax(dim=1), sent.shape[1])
+    return nearest_weights(sent).float()
 
 
 def nearest_weights(rows: Tensor) -> Tensor:
@@ -128,7 +122,7 @@ def nearest_weights(rows: Tensor) -> Tensor:
 
 
 def _prototypes(held: Prototypes | None, report: Report) -> Prototypes | None:
-    """Return prototypes as the server understands them: one that is not clear of the noise is none."""
+    """Return prototypes as the server uses them: those within the noise have count 0."""
     if held is None:
         return None
     sent = report.parts["prototypes"]
@@ -142,14 +136,14 @@ def _prototypes(held: Prototypes | None, report: Report) -> Prototypes | None:
 
 
 def _clear(vectors: Tensor, deviation: float) -> Tensor:
-    """Return the squared length that vectors had without noise, as far as one can tell; 0 where there is too much."""
+    """Estimate the squared length of vectors without their noise; 0 where the noise dominates."""
     noise = vectors.shape[-1] * deviation**2
     squares = vectors.square().sum(dim=-1)
     return torch.where(squares * NOISE_SHARE > noise, squares - noise, 0)
 
 
 def _mixture(received: Ensemble, started: Tensor) -> Ensemble:
-    """Return the models that each row is said to have started from."""
+    """Return the models that each row started from, by the weights in `started` (rows, clusters)."""
     return received.map(lambda tensor: mix(started.to(tensor), tensor))
 
 
@@ -169,12 +163,12 @@ def _moved(base: Ensemble, changes: dict[str, Tensor]) -> Ensemble:
     return Ensemble(extractors, heads, base.topology)
 
 
-def together(uploads: list[tuple[Update, float]]) -> Update:
-    """Put all uploads together.
+def join_uploads(uploads: list[tuple[Update, float]]) -> Update:
+    """Join the uploads of all clients into one update.
 
-    Of class counts only the sum is used, so everybody gets the mean of it; where that is within the noise, it is taken
-    for equal, since a count near 0 would make its class all but impossible. Where somebody's mean feature is lost in
-    noise, mean features compare nobody.
+    Only the sum of class counts is used, so every client gets their mean; means within the noise are raised to it,
+    since a count near 0 would make its class all but impossible. Where the mean feature of any client is lost in noise,
+    all mean features are set equal, so that they do not separate clients.
     """
     update = Update.join([upload for upload, _ in uploads])
     number, noise = len(uploads), sqrt(sum(deviation**2 for _, deviation in uploads)) / len(uploads)

@@ -1,4 +1,4 @@
-"""Vectors that leave a client: cut to a length that is known beforehand, then hidden by noise."""
+"""Vectors that a client sends: clipped to a known norm, then with Gaussian noise."""
 
 from math import sqrt
 
@@ -9,12 +9,12 @@ from hcfl.privacy.sums import Parts
 
 
 def length(parts: Parts) -> float:
-    """Return the norm of all numbers together."""
+    """Return the L2 norm of all parts as one vector."""
     return sqrt(sum(float(part.double().square().sum()) for part in parts.values()))
 
 
 def clipped(parts: Parts, longest: float) -> dict[str, Tensor]:
-    """Shorten all parts by one factor, where together they are longer than this."""
+    """Scale all parts by one factor so that their joint norm is at most `longest`."""
     factor = min(1.0, longest / max(length(parts), torch.finfo(torch.float64).tiny))
     return {name: part.double() * factor for name, part in parts.items()}
 

@@ -16,7 +16,6 @@ from hcfl.data.readers.available_memory import free_memory, in_words
 from hcfl.engines.batched_training import CPU_ELEMENTS
 from hcfl.errors import InputError
 from hcfl.methods import Method
-from hcfl.methods.local_models import ClusterModels
 from hcfl.models import Network
 from hcfl.tiers.participants import Statistic
 
@@ -58,10 +57,10 @@ def estimate(
 ) -> Estimate:
     """Return what a round takes; on a GPU, where chunks are halved until they fit, what one client's training does."""
     clients, values = federation.clients, prod(federation.shape)
-    clusters = clients if method.clusters is None else max(method.clusters, getattr(method.adaptation, "groups", 1))
+    clusters = clients if method.clusters is None else max(method.clusters, method.traits.adaptation.groups)
     extractor, head = _bytes(network.extractor), _bytes(network.head)
     shared = method.topology == "split"
-    heads = 1 if method.weighting.hard or not isinstance(method.local, ClusterModels) else clusters
+    heads = 1 if method.weighting.hard or not method.traits.local.trains_cluster_models else clusters
     one = extractor + heads * head if shared else heads * (extractor + head)
 
     participants = max(1, round(config.training.participation * clients))

@@ -27,7 +27,6 @@ from hcfl.models.precision import check_precision
 from hcfl.privacy.rules import check_model, settled
 from hcfl.runs import memory_estimate
 from hcfl.runs.loop import Prepared
-from hcfl.tiers import Assigned
 
 TIERS = ("formulation", "weighting", "adaptation", "distance", "topology", "local", "aggregation")
 """Settings that replace a choice of the named method."""
@@ -75,7 +74,7 @@ def prepare(
         method.topology,
         federation.clients if method.clusters is None else method.clusters,
         config.seed,
-        identical=isinstance(method.weighting, Assigned),
+        identical=method.traits.weighting.assigned_by_server,
     )
     network = replace(network, half=config.precision == "bf16")
     federation = federation.to(device)

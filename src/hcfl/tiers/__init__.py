@@ -7,7 +7,8 @@
 | 3 adaptation | `adaptation/` | when and how does the number of clusters change? |
 | 4 distance | `distance.py` | how far apart are two clients? |
 
-A tier knows nothing of the other three, of files, of engines or of networks: it maps tensors to tensors.
+A tier maps tensors to tensors. It does not import the other tiers, and it does not know files, engines or networks.
+What a choice says of itself beyond its Protocol is in `traits.py`; what tiers 3 and 4 look at is in `participants.py`.
 """
 
 from hcfl.tiers.adaptation import (
@@ -27,8 +28,8 @@ from hcfl.tiers.adaptation import (
     SplitWhenStationary,
     WeightedKMeans,
 )
-from hcfl.tiers.conflict import ConflictDistance
 from hcfl.tiers.distance import (
+    ConflictDistance,
     Distance,
     FeatureNormDistance,
     ParameterDistance,
@@ -39,14 +40,15 @@ from hcfl.tiers.distance import (
 )
 from hcfl.tiers.formulation import Conditional, Correlation, Formulation, Joint
 from hcfl.tiers.participants import Participants, Prototypes
+from hcfl.tiers.traits import AdaptationTraits, DistanceTraits, FormulationTraits, WeightingTraits
 from hcfl.tiers.weighting import (
     Assigned,
     ByLabelDistribution,
+    EStepInputs,
     FuzzyCMeans,
     HardByLoss,
     HardByParameters,
     SampleWiseEM,
-    Seen,
     SettlesAfterTraining,
     Single,
     SoftCounts,
@@ -57,6 +59,7 @@ from hcfl.tiers.weighting import (
 
 __all__ = [
     "Adaptation",
+    "AdaptationTraits",
     "Assigned",
     "ByLabelDistribution",
     "Conditional",
@@ -65,9 +68,12 @@ __all__ = [
     "Decision",
     "DecomposedCosineGroups",
     "Distance",
+    "DistanceTraits",
+    "EStepInputs",
     "FeatureNormDistance",
     "Fixed",
     "Formulation",
+    "FormulationTraits",
     "FuzzyCMeans",
     "HardByLoss",
     "HardByParameters",
@@ -83,7 +89,6 @@ __all__ = [
     "PrototypeDistance",
     "Prototypes",
     "SampleWiseEM",
-    "Seen",
     "SettlesAfterTraining",
     "Signs",
     "Single",
@@ -97,5 +102,6 @@ __all__ = [
     "UpdateCosine",
     "WeightedKMeans",
     "Weighting",
+    "WeightingTraits",
     "Weights",
 ]

@@ -1,4 +1,4 @@
-"""Whose samples are whose: several clients' samples lie one after another, and sums go over each client's own."""
+"""Samples of several clients in one tensor: segments say which rows belong to which client."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -9,7 +9,7 @@ from torch import Tensor
 
 
 def sums_of_runs(values: Tensor, lengths: Tensor) -> Tensor:
-    """Sum runs of rows, (runs, …), from values (rows, …) and how many rows each run has."""
+    """Sum runs of consecutive rows: from values (rows, …) and the length of each run (runs,), return (runs, …)."""
     if values.is_cuda:  # adding by index is faster, but on a GPU the order of its additions changes from time to time
         return torch.segment_reduce(values, "sum", lengths=lengths.to(values.device), unsafe=True, initial=0)
     run = torch.repeat_interleave(torch.arange(len(lengths)), lengths)
@@ -18,7 +18,11 @@ def sums_of_runs(values: Tensor, lengths: Tensor) -> Tensor:
 
 @dataclass(frozen=True)
 class Segments:
-    """How many samples each of some clients has. One client alone is `Segments((n,))`."""
+    """How many samples each client has; the samples of one client lie next to each other, clients in order.
+
+    >>> Segments((2, 1)).sum(torch.tensor([1.0, 2.0, 5.0])).tolist()
+    [3.0, 5.0]
+    """
 
     sizes: tuple[int, ...]
 
@@ -33,12 +37,12 @@ class Segments:
 
     @cached_property
     def index(self) -> Tensor:
-        """(samples,): the position of the client whose sample it is."""
+        """(samples,): the position of the client that each sample belongs to."""
         return torch.repeat_interleave(torch.arange(len(self)), self.lengths)
 
     @property
     def samples(self) -> int:
-        """Return the number of all samples."""
+        """Return the number of samples of all clients."""
         return sum(self.sizes)
 
     def each(self, rows: Tensor) -> Tensor:

@@ -1,7 +1,7 @@
-"""Concept shift as such: what one client calls c looks like what another calls something else (our own, for HCFL++).
+"""Conflicts between class prototypes: class c of one client looks like another class of another one (our own, HCFL++).
 
 The distance of HCFL+ asks how far apart two clients' prototypes of a class are. Noise in a class of few samples, and
-another camera, move prototypes apart, too, and its maximum over classes picks out just these. A conflict needs more:
+another camera, move prototypes apart, too, and its maximum over classes picks out just these. A conflict asks for more:
 a class of one client must be *nearer to another class* of the other client than to the same one. Noise shortens both
 cosines alike, and a camera changes both alike.
 """
@@ -12,20 +12,20 @@ import torch
 from torch import Tensor
 from torch.nn.functional import normalize
 
-from hcfl.tiers.participants import Participants, Prototypes, Statistic
+from hcfl.tiers.participants import Prototypes
 
 CHUNK = 1 << 24
-"""Cosines at a time: pairs of clients × pairs of classes would not fit into memory."""
+"""How many cosines are computed at a time: pairs of clients × pairs of classes would not fit into memory."""
 
 
 @dataclass(frozen=True)
 class Directions:
-    """Where class prototypes point, seen from the mean of everything that was reported."""
+    """Directions of class prototypes from the mean of all reported features."""
 
     units: Tensor
-    """(clients or groups, classes, features), of length 1; 0 where a class is not held."""
+    """(clients or groups, classes, features), unit vectors; 0 where the client holds no sample of the class."""
     held: Tensor
-    """(clients or groups, classes)."""
+    """(clients or groups, classes): whether the client holds samples of the class."""
 
     @classmethod
     def of(cls, prototypes: Prototypes) -> "Directions":
@@ -37,50 +37,45 @@ class Directions:
         return cls(normalize(means - centre, dim=2) * held.unsqueeze(2), held)
 
     def pooled(self, groups: Tensor) -> "Directions":
-        """Return the mean directions of groups of clients, from who is in which: (groups, clients), true or false.
+        """Return the mean directions of groups of clients, from boolean memberships (groups, clients).
 
-        Every client counts alike, so that no camera has more of a say than others.
+        All clients of a group have the same weight, so that the camera of a large client does not dominate.
         """
         groups = groups.to(self.units)
         held = groups @ self.held.to(groups) > 0
         return Directions(normalize(torch.einsum("gi,icf->gcf", groups, self.units), dim=2), held)
 
     def conflicts(self, others: "Directions") -> Tensor:
-        """How much more each class looks like another one of the other's classes than like the same.
+        """Return cos to the most similar *other* class minus cos to the same class of `others`, for each class.
 
-        (mine, others, classes); −∞ where one of the two does not hold the class, or the other one no other.
+        (rows of self, rows of others, classes); −∞ where one of the two does not hold the class, or `others` holds no
+        other class.
         """
         cosines = torch.einsum("icf,jdf->ijcd", self.units, others.units)
         return _nearer_to_another(cosines, self.held.unsqueeze(1), others.held.unsqueeze(0))
 
     def part(self, rows: slice) -> "Directions":
-        """Return some of the clients."""
+        """Return the directions of some clients."""
         return Directions(self.units[rows], self.held[rows])
 
 
-@dataclass(frozen=True)
-class ConflictDistance:
-    """How much two clients contradict each other: the sum over classes of their conflicts; 0 if they do not."""
+def summed_conflicts(directions: Directions) -> Tensor:
+    """Return how much two clients contradict each other, (clients, clients): the sum of their conflicts over classes.
 
-    needs: Statistic = "prototypes"
-
-    def between(self, participants: Participants) -> Tensor:
-        """Return D from the participants' prototypes."""
-        assert participants.prototypes is not None
-        directions = Directions.of(participants.prototypes)
-        clients, classes = directions.held.shape
-        size = max(1, CHUNK // (clients * classes**2))
-        parts = [directions.part(slice(start, start + size)) for start in range(0, clients, size)]
-        seen = torch.cat([part.conflicts(directions).clamp_min(0).sum(dim=2) for part in parts])
-        return ((seen + seen.T) / 2).fill_diagonal_(0)
+    Symmetric, the mean of both clients' views; 0 where two clients have no conflict, and on the diagonal.
+    """
+    clients, classes = directions.held.shape
+    size = max(1, CHUNK // (clients * classes**2))
+    parts = [directions.part(slice(start, start + size)) for start in range(0, clients, size)]
+    views = torch.cat([part.conflicts(directions).clamp_min(0).sum(dim=2) for part in parts])
+    return ((views + views.T) / 2).fill_diagonal_(0)
 
 
 def contradictions(directions: Directions, groups: Tensor) -> Tensor:
-    """How much groups of clients contradict each other, (groups, groups), from who is in which: (groups, clients).
+    """Return how much groups of clients contradict each other, (groups, groups), from memberships (groups, clients).
 
-    Both must see a class's conflict, so the smaller of the two views counts; and of the classes the second largest,
-    since whoever gives a class another name gives its name to another class. −∞ where they share fewer than two, and
-    where a group is one client.
+    For each class the smaller of the two groups' views counts; over classes the second largest, because a client that
+    swaps labels swaps at least two. −∞ where two groups share fewer than two classes, and where a group is one client.
     """
     pooled = directions.pooled(groups)
     several = (groups.sum(dim=1) > 1).to(pooled.held.device)
@@ -92,7 +87,10 @@ def contradictions(directions: Directions, groups: Tensor) -> Tensor:
 
 
 def dissents(directions: Directions, groups: Tensor) -> Tensor:
-    """How much each client contradicts each group without itself, (clients, groups): as `ConflictDistance` has it."""
+    """Return how much each client contradicts each group without that client, (clients, groups).
+
+    The same sum over classes as in `summed_conflicts`, with the group's mean directions as the second client.
+    """
     groups = groups.to(directions.units)
     sums = torch.einsum("gi,icf->gcf", groups, directions.units)
     holders = groups @ directions.held.to(groups)
@@ -112,12 +110,13 @@ def dissents(directions: Directions, groups: Tensor) -> Tensor:
 
 
 def _nearer_to_another(cosines: Tensor, mine: Tensor, theirs: Tensor) -> Tensor:
-    """How much nearer each of my classes is to another one of theirs than to the same, (…, classes).
+    """Return how much nearer each class of the first client is to another class of the second than to the same.
 
-    `cosines` is (…, my classes, their classes), and who holds which (…, classes). −∞ where one of the two does not
-    hold the class, or the other one no other.
+    `cosines` is (…, classes of the first, classes of the second); `mine` and `theirs`, (…, classes), say which classes
+    the first and the second hold. Return (…, classes); −∞ where one of the two does not hold the class, or the second
+    holds no other class.
     """
     same = cosines.diagonal(dim1=-2, dim2=-1)
-    hidden = ~theirs.unsqueeze(-2) | torch.eye(cosines.shape[-1], dtype=torch.bool, device=cosines.device)
-    other = cosines.masked_fill(hidden, -torch.inf).amax(dim=-1)
+    excluded = ~theirs.unsqueeze(-2) | torch.eye(cosines.shape[-1], dtype=torch.bool, device=cosines.device)
+    other = cosines.masked_fill(excluded, -torch.inf).amax(dim=-1)
     return torch.where(mine & theirs, other - same, -torch.inf)

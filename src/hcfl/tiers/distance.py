@@ -1,11 +1,11 @@
-"""Tier 4, distance: how far apart two clients are (spec §4).
+"""Tier 4, distance: how far apart two clients are; D_k is the distance of HCFL+.
 
-Distances are over this round's participants, whose evidence comes from the same parameters; only signatures, which come
-from a client's data or from the initial model, can be compared across rounds, and the server keeps them.
+A distance compares this round's participants, because their statistics come from the same parameters. Signatures come
+from a client's data or from the initial model, so they can be compared across rounds, and the server keeps them.
 """
 
 from dataclasses import dataclass
-from typing import Literal, Protocol, runtime_checkable
+from typing import ClassVar, Literal, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor
@@ -13,6 +13,7 @@ from torch.nn.functional import normalize
 
 from hcfl.errors import InputError
 from hcfl.tiers.client_segments import Segments
+from hcfl.tiers.conflict import Directions, summed_conflicts
 from hcfl.tiers.participants import Participants, Prototypes, Statistic
 
 
@@ -21,28 +22,31 @@ class Distance(Protocol):
 
     @property
     def needs(self) -> Statistic:
-        """Which evidence it looks at."""
+        """Which statistic clients must send for it."""
         ...
 
     def between(self, participants: Participants) -> Tensor:
         """Return D as (participants, participants).
 
-        D_k is the block of the members of k. Nobody belongs to two clusters, so one matrix holds every D_k.
+        D_k is the block of the members of cluster k. A client belongs to one cluster, so one matrix holds every D_k.
         """
         ...
 
 
 @runtime_checkable
 class Signs(Protocol):
-    """A distance between signatures of its own; clients make them from their data, once."""
+    """A distance with its own signatures: a client computes one from its data when it first takes part."""
 
     def signature(self, inputs: Tensor, labels: Tensor) -> Tensor:
-        """Return what one client sends, from inputs (samples, …) and labels (samples,)."""
+        """Return one client's signature, a tensor, from its inputs (samples, …) and labels (samples,)."""
         ...
 
 
 def prototypes(features: Tensor, labels: Tensor, classes: int, segments: Segments) -> Prototypes:
-    """Per-class mean features P_c with their counts, and the mean feature P_lf, of each client."""
+    """Return each client's class means P_c with their counts, and its mean feature P_lf.
+
+    From features (samples, features), labels (samples,) and the clients' segments.
+    """
     sums, counts = segments.sums_by_class(features, labels, classes)
     return Prototypes(
         class_means=sums / counts.clamp_min(1).unsqueeze(2),
@@ -78,7 +82,7 @@ def shared_classes(prototypes: Prototypes) -> Tensor:
 
 
 def without_shared_class(prototypes: Prototypes) -> float:
-    """Return the share of client pairs that hold no class in common, for whom d_c says nothing."""
+    """Return the share of client pairs that share no class, so that d_c of the pair is 0 without any comparison."""
     clients = len(prototypes.class_counts)
     if clients < 2:
         return 0.0
@@ -92,7 +96,7 @@ def mean_feature_distance(prototypes: Prototypes) -> Tensor:
 
 
 def _weigh(distance: Tensor, participants: Participants, weighted: bool) -> Tensor:
-    """Multiply by ω̃_ik·ω̃_jk, which stands for the likelihood term of eq. D_k."""
+    """Multiply by ω̃_ik·ω̃_jk, which takes the place of the likelihood term in D_k."""
     return distance * torch.outer(participants.weights, participants.weights) if weighted else distance
 
 
@@ -112,12 +116,17 @@ class PrototypeDistance:
     principle: Literal["ASCP", "CSCP"]
     weighted: bool = True
     over_classes: Literal["max", "mean"] = "max"
-    needs: Statistic = "prototypes"
+    needs: ClassVar[Statistic] = "prototypes"
 
     def __post_init__(self) -> None:
         if self.principle not in ("ASCP", "CSCP"):
             raise InputError(f"principle = {self.principle!r}: must be ASCP or CSCP")
         _check_over_classes(self.over_classes)
+
+    @property
+    def compares_classes_only(self) -> bool:
+        """Whether mean features do not enter: only with CSCP."""
+        return self.principle == "CSCP"
 
     def between(self, participants: Participants) -> Tensor:
         """Return D from the participants' prototypes."""
@@ -129,8 +138,21 @@ class PrototypeDistance:
 
 
 @dataclass(frozen=True)
+class ConflictDistance:
+    """The distance of HCFL++: how much two clients contradict each other, summed over classes; 0 if they do not."""
+
+    needs: ClassVar[Statistic] = "prototypes"
+    compares_classes_only: ClassVar[bool] = True
+
+    def between(self, participants: Participants) -> Tensor:
+        """Return D from the participants' prototypes."""
+        assert participants.prototypes is not None
+        return summed_conflicts(Directions.of(participants.prototypes))
+
+
+@dataclass(frozen=True)
 class FeatureNormDistance:
-    """How differently long clients' features are, class by class (Wei & Huang, 2023).
+    """Differences between the norms of clients' features, class by class (Wei & Huang, 2023).
 
     A client's norm profile is the mean ‖z‖ of each class over its mean ‖z‖ of all samples, so that overall scale does
     not count; D is the largest (or mean) difference of profiles over the classes that both clients hold.
@@ -138,7 +160,7 @@ class FeatureNormDistance:
 
     over_classes: Literal["max", "mean"] = "max"
     weighted: bool = False
-    needs: Statistic = "feature norms"
+    needs: ClassVar[Statistic] = "feature norms"
 
     def __post_init__(self) -> None:
         _check_over_classes(self.over_classes)
@@ -192,35 +214,35 @@ class UpdateCosine:
 
 @dataclass(frozen=True)
 class ParameterDistance:
-    """‖θ_i − θ_j‖₂ of the trained parameters that are a client's own cluster's: FL+HC."""
+    """‖θ_i − θ_j‖₂ of the trained parameters of each client's own cluster: FL+HC."""
 
     weighted: bool = False
-    needs: Statistic = "models"
+    needs: ClassVar[Statistic] = "models"
 
     def between(self, participants: Participants) -> Tensor:
         """Return D from the participants' trained models."""
         assert participants.models is not None
-        # Straight differences: the usual detour over inner products loses what is left of nearly equal models.
+        # Differences, not inner products: those lose all precision where two models are nearly equal.
         distance = torch.cdist(participants.models, participants.models, compute_mode="donot_use_mm_for_euclid_dist")
         return _weigh(distance, participants, self.weighted)
 
 
 RANK_TOLERANCE = 1e-5
-"""Singular values below this share of the largest are rounding."""
+"""Singular values below this share of the largest are rounding errors."""
 
 
 @dataclass(frozen=True)
 class PrincipalAngles:
     """Principal angles, in degrees, between the subspaces that clients' data lie in: PACFL (Vahidian et al., 2023).
 
-    A client's signature are the leading left singular vectors of its data matrix. Labels do not enter: only feature and
-    label shift are visible.
+    A client's signature is the basis of the leading left singular vectors of its data matrix. Labels do not enter, so
+    only feature shift and label shift are visible, not concept shift.
     """
 
     directions: int = 3
     angle: Literal["smallest", "mean", "sum"] = "mean"
     weighted: bool = False
-    needs: Statistic = "signatures"
+    needs: ClassVar[Statistic] = "signatures"
 
     def __post_init__(self) -> None:
         if self.directions < 1:
@@ -229,7 +251,7 @@ class PrincipalAngles:
             raise InputError(f"angle = {self.angle!r}: must be smallest, mean or sum")
 
     def signature(self, inputs: Tensor, labels: Tensor) -> Tensor:
-        """Return an orthonormal basis (features, directions) of where the inputs mostly lie.
+        """Return an orthonormal basis (features, directions) of the inputs' leading principal subspace.
 
         Data of a lower rank have fewer directions; the others are zero.
         """
@@ -242,12 +264,12 @@ class PrincipalAngles:
         assert participants.signatures is not None
         bases = participants.signatures.double()
         ranks = (bases.square().sum(dim=1) > 0.5).sum(dim=1)
-        common = torch.minimum(ranks[:, None], ranks[None, :]).clamp_min(1)
+        shared = torch.minimum(ranks[:, None], ranks[None, :]).clamp_min(1)
         cosines = torch.linalg.svdvals(torch.einsum("ifp,jfq->ijpq", bases, bases)).clamp(0, 1)
-        counts = torch.arange(cosines.shape[2], device=bases.device) < common.unsqueeze(2)  # the angles that both have
+        counts = torch.arange(cosines.shape[2], device=bases.device) < shared.unsqueeze(2)  # the angles that both have
         angles = torch.rad2deg(cosines.acos()) * counts
         sums = angles.sum(dim=2)
-        reduced = {"smallest": angles[:, :, 0], "mean": sums / common, "sum": sums}[self.angle]
+        reduced = {"smallest": angles[:, :, 0], "mean": sums / shared, "sum": sums}[self.angle]
         distance = ((reduced + reduced.T) / 2).fill_diagonal_(0).to(participants.signatures.dtype)
         return _weigh(distance, participants, self.weighted)
 
@@ -262,7 +284,7 @@ class Distances:
 
 
 def measured(distance: Distance, participants: Participants) -> Tensor:
-    """Return D (participants, participants) on the CPU; what is no matrix of numbers is refused."""
+    """Return D (participants, participants) on the CPU; refuse another shape, NaN and Inf."""
     found = distance.between(participants)
     count = len(participants.clients)
     name = f"method.distance = {type(distance).__name__}"

@@ -1,7 +1,7 @@
-"""Tier 1, formulation: what L_k is (spec §2). Everything stays in log space."""
+"""Tier 1, formulation: the likelihood L_k of a sample under cluster k, in the objective, eq. (1); all in log space."""
 
 from dataclasses import dataclass
-from typing import Protocol
+from typing import ClassVar, Protocol
 
 import torch
 from torch import Tensor
@@ -42,8 +42,8 @@ class Formulation(Protocol):
 class Conditional:
     """log L_k = log p_k(y|x): FedAvg, IFCA, FeSEM, FedEM, FedSoft, CFL, ICFL, StoCFL."""
 
-    uses_class_shares: bool = False
-    gaussians: int = 0
+    uses_class_shares: ClassVar[bool] = False
+    gaussians: ClassVar[int] = 0
 
     def log_likelihood(
         self, log_prob: Tensor, labels: Tensor, class_shares: Tensor, log_density: Tensor | None = None
@@ -61,13 +61,18 @@ class Correlation:
     """
 
     floor: float = 1e-8
-    """Counts below it are raised to it, so that P_k(y) is never 0."""
-    uses_class_shares: bool = True
-    gaussians: int = 0
+    """Class counts below it are raised to it, so that P_k(y) is never 0."""
+    uses_class_shares: ClassVar[bool] = True
+    gaussians: ClassVar[int] = 0
 
     def __post_init__(self) -> None:
         if not self.floor > 0:
             raise InputError(f"floor = {self.floor}: must be greater than 0")
+
+    @property
+    def share_floor(self) -> float:
+        """The floor of class counts."""
+        return self.floor
 
     def log_likelihood(
         self, log_prob: Tensor, labels: Tensor, class_shares: Tensor, log_density: Tensor | None = None
@@ -90,7 +95,7 @@ class Joint:
     """How many principal axes z has, at most."""
     floor: float = 1e-3
     """The smallest variance a Gaussian can have on an axis."""
-    uses_class_shares: bool = False
+    uses_class_shares: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
         for name in ("gaussians", "dimensions"):
@@ -98,6 +103,16 @@ class Joint:
                 raise InputError(f"{name} = {value}: must be at least 1")
         if not self.floor > 0:
             raise InputError(f"floor = {self.floor}: must be greater than 0")
+
+    @property
+    def principal_axes(self) -> int:
+        """The dimensions of z, at most."""
+        return self.dimensions
+
+    @property
+    def variance_floor(self) -> float:
+        """The floor of variances."""
+        return self.floor
 
     def log_likelihood(
         self, log_prob: Tensor, labels: Tensor, class_shares: Tensor, log_density: Tensor | None = None
@@ -107,7 +122,7 @@ class Joint:
 
 
 def class_counts(responsibilities: Tensor, labels: Tensor, classes: int, segments: Segments) -> Tensor:
-    """F_{k,c} = Σ_j 1[y_j = c]·γ_jk of each client, as (clients, clusters, classes)."""
+    """F_{k,c} = Σ_j 1[y_j = c]·γ_jk of each client, (clients, clusters, classes), from γ (samples, clusters)."""
     sums, _ = segments.sums_by_class(responsibilities, labels, classes)
     return sums.transpose(1, 2).contiguous()
 

@@ -30,7 +30,7 @@ class Gaussians:
     """Diagonal of S_a, (Gaussians, dimensions)."""
 
     def embed(self, features: Tensor) -> Tensor:
-        """Return z, (samples, dimensions), from features of the initial extractor, wherever these are."""
+        """Return z, (samples, dimensions), from features (samples, features) of the initial extractor."""
         z = (features - self.origin.to(features.device)) @ self.axes.to(features.device)
         return z.to(self.origin.device)
 
@@ -42,7 +42,7 @@ class Gaussians:
 
 @dataclass(frozen=True)
 class Moments:
-    """Sums over samples of one client or several; sums of clients are sums of their samples: nothing else is needed.
+    """Sums over the samples of one client or of several: sums over clients add up to the sum over all samples.
 
     In round 1: n (1,), Σz (1, features), Σzzᵀ (features, features) of the raw features. Later, for each Gaussian:
     Σγ (Gaussians,), Σγz and Σγz² (Gaussians, dimensions).
@@ -57,17 +57,20 @@ class Moments:
 
 
 def total(moments: Sequence[Moments]) -> Moments:
-    """Sum over clients."""
+    """Return the sum over clients."""
     return reduce(Moments.__add__, moments)
 
 
 def feature_moments(features: Tensor) -> Moments:
-    """Return what clients report before there are principal axes; in double, since a difference of sums follows."""
+    """Return what clients report before there are principal axes, from features (samples, features).
+
+    In double precision, because the covariance is a difference of these sums.
+    """
     rows = features.double()
     return Moments(torch.full((1,), len(rows)).double(), rows.sum(dim=0, keepdim=True).cpu(), (rows.T @ rows).cpu())
 
 
-def found(moments: Moments, number: int, dimensions: int, floor: float) -> Gaussians:
+def initial_gaussians(moments: Moments, number: int, dimensions: int, floor: float) -> Gaussians:
     """Return principal axes from summed moments, and Gaussians to start from.
 
     The Gaussians start with the variance of all data, spread along the first axis at the quantiles of a normal

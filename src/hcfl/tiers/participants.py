@@ -1,4 +1,4 @@
-"""What participants send, as tiers 3 and 4 see it."""
+"""What the server knows of the participants of a round: the input of tiers 3 and 4."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -10,14 +10,14 @@ from torch import Tensor
 
 @dataclass(frozen=True)
 class Prototypes:
-    """Mean features of a client's training data; with a leading axis, of several clients."""
+    """Mean features of a client's training data; with a leading axis of clients, those of several."""
 
     class_means: Tensor
-    """P_c, (…, classes, features); rows of classes without samples mean nothing."""
+    """P_c, (…, classes, features); rows of classes without samples are not to be used."""
     class_counts: Tensor
-    """(…, classes): how many samples each class mean stands on; 0 masks the class."""
+    """(…, classes): how many samples each class mean is over; 0 masks the class."""
     mean: Tensor
-    """P_lf, (…, features): over all samples, whatever their label."""
+    """P_lf, (…, features): the mean over all samples, of all classes."""
 
     @staticmethod
     def join(several: Sequence["Prototypes"]) -> "Prototypes":
@@ -36,32 +36,33 @@ class Participants:
     clients: tuple[int, ...]
     """Client ids: decisions name these, never positions in a sub-matrix."""
     members: Tensor
-    """(participants,): the cluster (column) each one belongs to."""
+    """(participants,): the column of the cluster that each client belongs to."""
     weights: Tensor
-    """(participants,): ω̃ of each one for its own cluster."""
+    """(participants,): each client's weight ω̃ for its own cluster."""
     prototypes: Prototypes | None = None
     """Of features, or, where a distance asks for them, of features' norms."""
     updates: Tensor | None = None
-    """(participants, parameters): how local training changed the parameters that are each one's own cluster's: the
-    head, or the whole model where every cluster has one."""
+    """(participants, parameters): how local training changed the parameters of each client's own cluster: its
+    head in the split topology, its whole model in the full one."""
     whole_updates: Tensor | None = None
     """(participants, parameters): the same with the extractor, also where it is shared."""
     models: Tensor | None = None
     """(participants, parameters): the trained parameters themselves, where `updates` has their change."""
     signatures: Tensor | None = None
-    """(participants, …): what each one sent when it first took part. A method that looks at nothing else sees all
-    clients whose signature is known, absent or not."""
+    """(participants, …): what each client sent when it first took part. Where a method needs nothing else, all clients
+    with a known signature are listed, also those that are absent from this round."""
     sizes: Tensor | None = None
     """N_i, (participants,)."""
     unplaced: Tensor | None = None
-    """(participants,): whom no decision has named so far."""
+    """(participants,): true for clients that no decision of tier 3 has named so far."""
     listed: Tensor | None = None
-    """(participants, clusters): who counts in which cluster, where that can be several, as in public code of CFL."""
+    """(participants, clusters): in which clusters each client counts, where that can be several (`lost_ids` of CFL)."""
     round: int = 0
     seed: int = 0
-    """The run's, for decisions that draw."""
+    """The run's seed, for decisions that draw random numbers."""
 
 
 Statistic = Literal["prototypes", "feature norms", "updates", "whole updates", "models", "first updates", "signatures"]
-"""What tiers 3 and 4 can ask for. The last two are sent once and kept: how one local epoch changed the initial model,
-or what the distance itself makes of a client's data (see `Signs`)."""
+"""What tiers 3 and 4 can ask clients for. A client sends the last two only when it first takes part, and the server
+keeps them: how one local epoch changed the initial model, or what the distance itself computes from the client's data
+(see `Signs`)."""

@@ -1,4 +1,4 @@
-"""Tier 3, adaptation: when and how the number of clusters changes (spec §4 and §6)."""
+"""Tier 3, adaptation: when and how the number of clusters changes."""
 
 from hcfl.tiers.adaptation.contradiction import SplitOnContradiction, principal_halves
 from hcfl.tiers.adaptation.decision import (

@@ -1,6 +1,7 @@
-"""HCFL++: clusters that contradict themselves split, those that agree merge, clients who dissent move (our own)."""
+"""HCFL++ (our own): split clusters that contradict themselves, merge clusters that agree, move clients that dissent."""
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -22,23 +23,24 @@ from hcfl.tiers.participants import Participants, Statistic
 
 @dataclass(frozen=True)
 class SplitOnContradiction:
-    """Split a cluster in two groups that contradict each other by ρ; merge two clusters that do not even by half of it.
+    """Split a cluster into two groups that contradict each other by at least ρ; merge clusters below ρ/2.
 
-    The distance only proposes the two groups, by its principal coordinate. Whether they are groups at all is asked of
-    their pooled prototypes, in which noise and cameras of single clients average out. One outlier can neither be a
-    group nor raise the score. While φ is still poor, noise can look like a contradiction; when φ is better, it no
-    longer does, and what was split for nothing is merged again. Where clusters stay as they are, clients who contradict
-    their own by ρ more than another one move there: E-steps rarely take back what the first cuts, by a poor φ, did to
-    single clients. One split or merge a round, beside the removal of clusters that are nobody's. `rule` says what a
-    split does to weights: members lean to their part, so that later E-steps can overrule it, but heads that are still
-    nearly equal do not lose it at once.
+    The distance only proposes the two groups, by its principal coordinate. The pooled prototypes of the groups decide:
+    noise and cameras of single clients average out in them, and one outlier is no group. With a poor extractor φ, noise
+    can look like a contradiction; a better φ shows that it is none, and the clusters merge again. In rounds without
+    split and merge, clients move that contradict their own cluster by ρ more than another one, because E-steps rarely
+    correct single clients that an early split put into the wrong part. There is one split or merge per round; clusters
+    without clients are removed. `rule` says what a split does to weights: with `lean`, members lean towards their part,
+    so later E-steps can overrule the split, while nearly equal heads do not undo it immediately.
     """
 
     rho: float = 0.4
     rule: SoftRule = "lean"
-    adaptive: bool = True
-    uses_distance: bool = True
-    needs: Statistic | None = "prototypes"
+    adaptive: ClassVar[bool] = True
+    uses_distance: ClassVar[bool] = True
+    needs: ClassVar[Statistic | None] = "prototypes"
+    splits: ClassVar[bool] = True
+    merges: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         if not self.rho > 0:
@@ -57,7 +59,7 @@ class SplitOnContradiction:
         return Decision(remove=empty, moves=self._moves(participants, directions))
 
     def _merge(self, participants: Participants, directions: Directions) -> MergeDecision | None:
-        """Find the two clusters whose participants contradict each other least; who shares no classes says nothing."""
+        """Find the two clusters whose participants contradict each other least; they must share classes."""
         clusters, inside = _members(participants)
         scores, sizes = contradictions(directions, inside).cpu(), inside.sum(dim=1)
         scores = scores.masked_fill(~scores.isfinite(), torch.inf).fill_diagonal_(torch.inf)
@@ -82,7 +84,7 @@ class SplitOnContradiction:
         return found
 
     def _moves(self, participants: Participants, directions: Directions) -> tuple[MoveDecision, ...]:
-        """Find who contradicts its own cluster by ρ more than another one."""
+        """Find the clients that contradict their own cluster by ρ more than another one."""
         clusters, inside = _members(participants)
         dissent = dissents(directions, inside).cpu()
         least, place = dissent.min(dim=1)
@@ -90,7 +92,7 @@ class SplitOnContradiction:
 
 
 def _members(participants: Participants) -> tuple[Tensor, Tensor]:
-    """Return the clusters that participants are in, and who is in which: (clusters, participants)."""
+    """Return the participants' clusters, (clusters,), and their memberships, (clusters, participants), as booleans."""
     clusters = torch.tensor(sorted(set(participants.members.tolist())))
     return clusters, clusters.unsqueeze(1) == participants.members
 

@@ -1,7 +1,7 @@
 """What an adaptation looks at, and what it can decide."""
 
 from dataclasses import dataclass
-from typing import Literal, Protocol
+from typing import ClassVar, Literal, Protocol
 
 import torch
 from torch import Tensor
@@ -38,12 +38,12 @@ class MergeDecision:
 
 @dataclass(frozen=True)
 class MoveDecision:
-    """Put one client into another cluster, with all its weight."""
+    """Put one client into another cluster, with all its weight there."""
 
     client: int
     to: int
     with_model: bool
-    """What it has just trained counts in its new cluster; otherwise, trained from another cluster's model, nowhere."""
+    """Whether the model it has just trained counts in the new cluster's average; otherwise it counts in none."""
 
 
 @dataclass(frozen=True)
@@ -55,7 +55,7 @@ class Decision:
     merges: tuple[MergeDecision, ...] = ()
     moves: tuple[MoveDecision, ...] = ()
     lost_ids: bool = False
-    """Whether splits name positions in place of clients, as public code of CFL does (see `hcfl.core.lost_ids`)."""
+    """Whether splits name positions instead of client ids, as public code of CFL does (see `hcfl.core.lost_ids`)."""
 
 
 class Adaptation(Protocol):
@@ -73,11 +73,15 @@ class Adaptation(Protocol):
 
     @property
     def needs(self) -> Statistic | None:
-        """Which evidence it looks at itself, beside the distance."""
+        """Which statistic it looks at itself, beside the distance; None: no other."""
         ...
 
     def decide(self, participants: Participants, distance: Tensor | None, occupied: Tensor) -> Decision:
-        """Decide from D (participants, participants) and from which clusters are some client's own (clusters,)."""
+        """Return what changes after this round.
+
+        `distance` is D (participants, participants), or None without a tier 4; `occupied` (clusters,) says which
+        clusters have clients, absent ones included. An adaptation that changes nothing returns `Decision()`.
+        """
         ...
 
 
@@ -85,9 +89,9 @@ class Adaptation(Protocol):
 class Fixed:
     """K never changes."""
 
-    adaptive: bool = False
-    uses_distance: bool = False
-    needs: Statistic | None = None
+    adaptive: ClassVar[bool] = False
+    uses_distance: ClassVar[bool] = False
+    needs: ClassVar[Statistic | None] = None
 
     def decide(self, participants: Participants, distance: Tensor | None, occupied: Tensor) -> Decision:
         """Change nothing."""
@@ -137,8 +141,8 @@ def cluster_blocks(participants: Participants, distance: Tensor) -> dict[int, Bl
 
 
 def moves(
-    participants: Participants, wanted: Tensor, who: Tensor, with_model: bool = False
+    participants: Participants, targets: Tensor, moving: Tensor, with_model: bool = False
 ) -> tuple[MoveDecision, ...]:
-    """Put those who are asked, (participants,), into the clusters that are wanted for them, where that is another."""
-    rows = zip(participants.clients, participants.members.tolist(), wanted.tolist(), who.tolist(), strict=True)
-    return tuple(MoveDecision(client, to, with_model) for client, now, to, asked in rows if asked and now != to)
+    """Move the clients that `moving` marks to their clusters in `targets`, where these differ; both (participants,)."""
+    rows = zip(participants.clients, participants.members.tolist(), targets.tolist(), moving.tolist(), strict=True)
+    return tuple(MoveDecision(client, to, with_model) for client, now, to, moves_now in rows if moves_now and now != to)

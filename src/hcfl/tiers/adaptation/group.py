@@ -5,7 +5,7 @@ Dealing one cluster's clients into n groups is n − 1 splits: all but the large
 
 import warnings
 from dataclasses import dataclass
-from typing import Literal
+from typing import ClassVar, Literal
 
 import numpy as np
 import torch
@@ -25,17 +25,18 @@ Labels = NDArray[np.int64]
 class HierarchicalOnce:
     """FL+HC and PACFL: cut a hierarchical clustering of all clients at a distance, once (Briggs et al., 2020).
 
-    A client that was not there joins the cluster whose members are nearest to it on average when it comes; if all are
-    farther than the threshold, it founds one.
+    A client that was absent then joins the cluster with the nearest members on average when it comes; if all clusters
+    are farther than the threshold, it founds a new one.
     """
 
     threshold: float
     after: int = 1
-    """The round after which clients are grouped; later ones follow while everybody is still together."""
+    """The round after which clients are grouped; if no group forms, the following rounds try again."""
     linkage: Literal["average", "complete", "single"] = "average"
-    adaptive: bool = True
-    uses_distance: bool = True
-    needs: Statistic | None = None
+    adaptive: ClassVar[bool] = True
+    uses_distance: ClassVar[bool] = True
+    needs: ClassVar[Statistic | None] = None
+    groups_all_at_once: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         if not self.threshold > 0:
@@ -46,7 +47,7 @@ class HierarchicalOnce:
             raise InputError(f"linkage = {self.linkage!r}: must be average, complete or single")
 
     def decide(self, participants: Participants, distance: Tensor | None, occupied: Tensor) -> Decision:
-        """Group once, then place who was not there."""
+        """Group once, then place the clients that were absent."""
         assert distance is not None
         numbers = (float(distance.max()), float(distance.mean()), self.threshold)
         if len(occupied) == 1:
@@ -96,15 +97,16 @@ class DecomposedCosineGroups:
     """
 
     groups: int = 3
-    adaptive: bool = True
-    uses_distance: bool = False
-    needs: Statistic | None = "first updates"
+    adaptive: ClassVar[bool] = True
+    uses_distance: ClassVar[bool] = False
+    needs: ClassVar[Statistic | None] = "first updates"
+    groups_all_at_once: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         _at_least_two(self.groups)
 
     def decide(self, participants: Participants, distance: Tensor | None, occupied: Tensor) -> Decision:
-        """Group as soon as there are enough clients, then place who was not there."""
+        """Group as soon as there are enough clients, then place the clients that were absent."""
         assert participants.signatures is not None
         updates = participants.signatures
         if len(occupied) > 1:
@@ -121,14 +123,15 @@ class DecomposedCosineGroups:
 class KMeansOnce:
     """FeSEM's start: k-means of the clients' trained parameters, once (Long et al., 2023).
 
-    All train from one common model first, so all centres begin equal. From then on the weighting decides who belongs
-    where: with hard weights by parameters, a client that comes later joins the centre nearest to what it trained.
+    All train from one shared model first, so all centres begin equal. From then on the weighting assigns clients to
+    clusters: with hard weights by parameters, a client that comes later joins the centre nearest to what it trained.
     """
 
     groups: int = 3
-    adaptive: bool = True
-    uses_distance: bool = False
-    needs: Statistic | None = "models"
+    adaptive: ClassVar[bool] = True
+    uses_distance: ClassVar[bool] = False
+    needs: ClassVar[Statistic | None] = "models"
+    groups_all_at_once: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         _at_least_two(self.groups)
@@ -154,9 +157,10 @@ class WeightedKMeans:
     """
 
     groups: int = 3
-    adaptive: bool = True
-    uses_distance: bool = False
-    needs: Statistic | None = "models"
+    adaptive: ClassVar[bool] = True
+    uses_distance: ClassVar[bool] = False
+    needs: ClassVar[Statistic | None] = "models"
+    groups_all_at_once: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         _at_least_two(self.groups)
@@ -180,8 +184,8 @@ class WeightedKMeans:
         if labels is None:
             return Decision()
         wanted = torch.tensor([present[label] for label in labels])
-        everybody = torch.ones(len(wanted), dtype=torch.bool)
-        return Decision(moves=moves(participants, wanted, everybody, with_model=True))
+        moving = torch.ones(len(wanted), dtype=torch.bool)
+        return Decision(moves=moves(participants, wanted, moving, with_model=True))
 
 
 def _at_least_two(groups: int) -> None:
@@ -199,7 +203,10 @@ def decomposed_cosine(updates: Tensor, directions: int) -> Tensor:
 def k_means(
     points: Tensor, groups: int, sizes: Tensor | None = None, centres: Tensor | None = None, seed: int = 0
 ) -> Labels | None:
-    """Cluster points by (weighted) k-means, drawn ten times or started from given centres; None with too few points."""
+    """Label points (points, features) by k-means, weighted by `sizes` (points,); None with too few distinct points.
+
+    Without `centres` (groups, features) to start from, the best of ten random starts counts.
+    """
     from sklearn.cluster import KMeans  # takes a second: not for clients
     from sklearn.exceptions import ConvergenceWarning
 
@@ -233,9 +240,10 @@ def group(
 
 
 def nearest_clusters(participants: Participants, distance: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Return who is settled, and for everybody the cluster whose settled members are nearest on average, and how far.
+    """Return which participants are settled, each one's nearest cluster, and the distance to it; each (participants,).
 
-    Settled are those whom some decision has placed; if nobody is, everybody stays where it is.
+    A client is settled when a decision has placed it. The nearest cluster has the settled members with the smallest
+    mean distance. If no client is settled, all stay in their clusters.
     """
     assert participants.unplaced is not None
     settled = ~participants.unplaced

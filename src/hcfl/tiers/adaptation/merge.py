@@ -1,6 +1,7 @@
 """Merging: StoCFL."""
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -18,9 +19,10 @@ class MergeSimilar:
     """
 
     tau: float = 0.1
-    adaptive: bool = True
-    uses_distance: bool = True
-    needs: Statistic | None = None
+    adaptive: ClassVar[bool] = True
+    uses_distance: ClassVar[bool] = True
+    needs: ClassVar[Statistic | None] = None
+    merges: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         if not -1 <= self.tau <= 1:

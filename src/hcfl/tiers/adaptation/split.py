@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass, replace
 from math import e, log
+from typing import ClassVar
 
 import numpy as np
 import torch
@@ -15,7 +16,7 @@ from hcfl.tiers.participants import Participants, Statistic
 
 @dataclass(frozen=True)
 class SplitAndRemove:
-    """HCFL+: split the cluster whose members differ most, remove the clusters that are nobody's.
+    """HCFL+: split the cluster with the largest distance between members, remove clusters without clients.
 
     A cluster splits when max(D_k) − mean(D_k) ≥ ρ, at most one a round. `scwu=False` is the paper's ablation of
     the halved weights. `uniform` is what the authors' public code does: after a split every client's ω̃ is uniform over
@@ -25,9 +26,10 @@ class SplitAndRemove:
     rho: float
     scwu: bool = True
     uniform: bool = False
-    adaptive: bool = True
-    uses_distance: bool = True
-    needs: Statistic | None = None
+    adaptive: ClassVar[bool] = True
+    uses_distance: ClassVar[bool] = True
+    needs: ClassVar[Statistic | None] = None
+    splits: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         if not self.rho > 0:
@@ -36,14 +38,19 @@ class SplitAndRemove:
             raise InputError("uniform = True: must be False with scwu = False, which makes members one-hot")
 
     @property
+    def spreads_weights(self) -> bool:
+        """Whether every client's ω̃ is uniform over all clusters after a split."""
+        return self.uniform
+
+    @property
     def rule(self) -> SoftRule:
         """What a split does to soft weights."""
         return "uniform" if self.uniform else "halve" if self.scwu else "one-hot"
 
     def decide(self, participants: Participants, distance: Tensor | None, occupied: Tensor) -> Decision:
-        """Apply steps 1 and 2 of spec §4; the marks of step 1 are carried out last (step 5).
+        """Mark empty clusters for removal, and split at most one cluster; removals are carried out after the split.
 
-        What is marked has existed through this round's E-step, because a cluster founded now is not looked at.
+        Marked clusters existed in this round's E-step: a cluster that this split founds is not marked.
         """
         assert distance is not None
         empty = tuple(torch.nonzero(~occupied).flatten().tolist())
@@ -65,7 +72,7 @@ class SplitWhenStationary:
     """CFL: split a cluster that has converged as a whole while its clients still pull (Sattler et al., 2020).
 
     ‖mean Δ‖₂ < tol1 and max_i ‖Δ_i‖₂ > tol2 and more than two clients: complete linkage into two. The two switches
-    reproduce errors of public code that shaped published numbers: `max_coordinate` compares tol2 with the largest
+    reproduce errors of public code that published numbers contain: `max_coordinate` compares tol2 with the largest
     coordinate of an update instead of its norm; `lost_ids` takes positions in the cluster's sub-matrix for client ids,
     so that clients end in two clusters' averages, or in none (`hcfl.core.lost_ids`).
     """
@@ -74,9 +81,10 @@ class SplitWhenStationary:
     tol2: float = 1.6
     max_coordinate: bool = False
     lost_ids: bool = False
-    adaptive: bool = True
-    uses_distance: bool = True
-    needs: Statistic | None = "whole updates"
+    adaptive: ClassVar[bool] = True
+    uses_distance: ClassVar[bool] = True
+    needs: ClassVar[Statistic | None] = "whole updates"
+    splits: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         for name in ("tol1", "tol2"):
@@ -112,9 +120,10 @@ class SplitBySpectrum:
     alpha0: float = 0.85
     epsilon1: float = 4.0
     from_start: bool = False
-    adaptive: bool = True
-    uses_distance: bool = True
-    needs: Statistic | None = None
+    adaptive: ClassVar[bool] = True
+    uses_distance: ClassVar[bool] = True
+    needs: ClassVar[Statistic | None] = None
+    splits: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         if not 0 < self.alpha0 < 1:

@@ -1,9 +1,9 @@
-"""Tier 2, clustering weights: how much a client, or each of its samples, belongs to each cluster (spec §2, §3)."""
+"""Tier 2, clustering weights: how much a client, or each of its samples, belongs to each cluster (eqs. (3)-(5))."""
 
 from hcfl.tiers.weighting.hard import Assigned, ByLabelDistribution, HardByLoss, HardByParameters, Single, hellinger
 from hcfl.tiers.weighting.soft import FuzzyCMeans, SampleWiseEM, SoftCounts, SoftEM
 from hcfl.tiers.weighting.weights import (
-    Seen,
+    EStepInputs,
     SettlesAfterTraining,
     Weighting,
     Weights,
@@ -16,11 +16,11 @@ from hcfl.tiers.weighting.weights import (
 __all__ = [
     "Assigned",
     "ByLabelDistribution",
+    "EStepInputs",
     "FuzzyCMeans",
     "HardByLoss",
     "HardByParameters",
     "SampleWiseEM",
-    "Seen",
     "SettlesAfterTraining",
     "Single",
     "SoftCounts",

@@ -1,30 +1,32 @@
 """Hard weights: every client belongs to exactly one cluster."""
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 from torch import Tensor
 
 from hcfl.tiers.client_segments import Segments
-from hcfl.tiers.weighting.weights import Seen, Weights, best_cluster, hard_weights, one_hot, own_or_best
+from hcfl.tiers.weighting.weights import EStepInputs, Weights, best_cluster, hard_weights, one_hot, own_or_best
 
 
 @dataclass(frozen=True)
 class Single:
-    """One cluster for everybody: FedAvg."""
+    """One cluster for all clients: FedAvg."""
 
-    hard: bool = True
+    hard: ClassVar[bool] = True
+    one_cluster: ClassVar[bool] = True
 
     def start(self, client: Tensor, segments: Segments) -> Weights:
-        """All mass on the only cluster."""
+        """Take the server's rows: all mass on the only cluster."""
         return Weights(client)
 
-    def e_step(self, weights: Weights, seen: Seen) -> tuple[Weights, Tensor]:
+    def e_step(self, weights: Weights, inputs: EStepInputs) -> tuple[Weights, Tensor]:
         """Keep the only cluster."""
-        ones = seen.log_likelihood.new_ones(len(seen.segments), 1)
-        return Weights(ones), seen.segments.each(ones)
+        ones = inputs.log_likelihood.new_ones(len(inputs.segments), 1)
+        return Weights(ones), inputs.segments.each(ones)
 
-    def newcomer(self, weights: Tensor, seen: Seen) -> Tensor:
+    def newcomer(self, weights: Tensor, inputs: EStepInputs) -> Tensor:
         """Keep the only cluster."""
         return weights
 
@@ -37,19 +39,19 @@ class HardByLoss:
     """
 
     zero_empty: bool = False
-    hard: bool = True
+    hard: ClassVar[bool] = True
 
     def start(self, client: Tensor, segments: Segments) -> Weights:
-        """Nothing is chosen yet."""
+        """Take the server's rows; the client has chosen no cluster yet."""
         return Weights(client)
 
-    def e_step(self, weights: Weights, seen: Seen) -> tuple[Weights, Tensor]:
+    def e_step(self, weights: Weights, inputs: EStepInputs) -> tuple[Weights, Tensor]:
         """Choose anew in every round."""
-        return hard_weights(best_cluster(seen), seen)
+        return hard_weights(best_cluster(inputs), inputs)
 
-    def newcomer(self, weights: Tensor, seen: Seen) -> Tensor:
-        """Choose by loss like everybody."""
-        return hard_weights(best_cluster(seen), seen)[0].client
+    def newcomer(self, weights: Tensor, inputs: EStepInputs) -> Tensor:
+        """Choose by loss, like participants."""
+        return hard_weights(best_cluster(inputs), inputs)[0].client
 
 
 @dataclass(frozen=True)
@@ -62,23 +64,23 @@ class HardByParameters:
     """
 
     zero_empty: bool = False
-    hard: bool = True
+    hard: ClassVar[bool] = True
 
     def start(self, client: Tensor, segments: Segments) -> Weights:
-        """Nothing is chosen yet."""
+        """Take the server's rows; the client has chosen no cluster yet."""
         return Weights(client)
 
-    def e_step(self, weights: Weights, seen: Seen) -> tuple[Weights, Tensor]:
+    def e_step(self, weights: Weights, inputs: EStepInputs) -> tuple[Weights, Tensor]:
         """Train the cluster joined last time."""
-        return hard_weights(own_or_best(weights, seen), seen)
+        return hard_weights(own_or_best(weights, inputs), inputs)
 
     def settle(self, weights: Weights, distances: Tensor) -> Weights:
         """Join the cluster nearest to the trained parameters."""
         return Weights(one_hot(distances.argmin(dim=1), distances.shape[1]).to(weights.client))
 
-    def newcomer(self, weights: Tensor, seen: Seen) -> Tensor:
+    def newcomer(self, weights: Tensor, inputs: EStepInputs) -> Tensor:
         """Choose by loss."""
-        return hard_weights(best_cluster(seen), seen)[0].client
+        return hard_weights(best_cluster(inputs), inputs)[0].client
 
 
 @dataclass(frozen=True)
@@ -88,19 +90,20 @@ class Assigned:
     A client that no decision has placed yet takes the cluster with the lowest loss; so does a newcomer.
     """
 
-    hard: bool = True
+    hard: ClassVar[bool] = True
+    assigned_by_server: ClassVar[bool] = True
 
     def start(self, client: Tensor, segments: Segments) -> Weights:
         """Take the server's rows."""
         return Weights(client)
 
-    def e_step(self, weights: Weights, seen: Seen) -> tuple[Weights, Tensor]:
+    def e_step(self, weights: Weights, inputs: EStepInputs) -> tuple[Weights, Tensor]:
         """Stay where the server has put the client."""
-        return hard_weights(own_or_best(weights, seen), seen)
+        return hard_weights(own_or_best(weights, inputs), inputs)
 
-    def newcomer(self, weights: Tensor, seen: Seen) -> Tensor:
+    def newcomer(self, weights: Tensor, inputs: EStepInputs) -> Tensor:
         """Choose by loss."""
-        return hard_weights(best_cluster(seen), seen)[0].client
+        return hard_weights(best_cluster(inputs), inputs)[0].client
 
 
 @dataclass(frozen=True)
@@ -110,24 +113,25 @@ class ByLabelDistribution:
     Where all clusters' shares are alike, as in the first round, the lowest loss decides.
     """
 
-    hard: bool = True
+    hard: ClassVar[bool] = True
+    uses_class_shares: ClassVar[bool] = True
 
     def start(self, client: Tensor, segments: Segments) -> Weights:
-        """Nothing is chosen yet."""
+        """Take the server's rows; the client has chosen no cluster yet."""
         return Weights(client)
 
-    def e_step(self, weights: Weights, seen: Seen) -> tuple[Weights, Tensor]:
+    def e_step(self, weights: Weights, inputs: EStepInputs) -> tuple[Weights, Tensor]:
         """Choose anew in every round."""
-        return hard_weights(self._nearest(seen), seen)
+        return hard_weights(self._nearest(inputs), inputs)
 
-    def newcomer(self, weights: Tensor, seen: Seen) -> Tensor:
-        """Choose like everybody."""
-        return hard_weights(self._nearest(seen), seen)[0].client
+    def newcomer(self, weights: Tensor, inputs: EStepInputs) -> Tensor:
+        """Choose as participants do."""
+        return hard_weights(self._nearest(inputs), inputs)[0].client
 
-    def _nearest(self, seen: Seen) -> Tensor:
-        distances = hellinger(seen.class_mix, seen.class_shares)
+    def _nearest(self, inputs: EStepInputs) -> Tensor:
+        distances = hellinger(inputs.class_mix, inputs.class_shares)
         alike = distances.amax(dim=1) - distances.amin(dim=1) <= 1e-6
-        return torch.where(alike, best_cluster(seen), distances.argmin(dim=1))
+        return torch.where(alike, best_cluster(inputs), distances.argmin(dim=1))
 
 
 def hellinger(mix: Tensor, shares: Tensor) -> Tensor:

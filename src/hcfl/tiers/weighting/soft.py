@@ -1,33 +1,34 @@
 """Soft weights: every client is a mixture of clusters."""
 
 from dataclasses import dataclass, replace
+from typing import ClassVar
 
 import torch
 from torch import Tensor
 
 from hcfl.errors import InputError
 from hcfl.tiers.client_segments import Segments
-from hcfl.tiers.weighting.weights import Seen, Weights, best_cluster, hard_weights, one_hot, responsibilities
+from hcfl.tiers.weighting.weights import EStepInputs, Weights, best_cluster, hard_weights, one_hot, responsibilities
 
 
 @dataclass(frozen=True)
 class SoftEM:
     """γ_jk = softmax_k(log ω_k + log L_k), ω_k = mean_j γ_jk: FedEM, FedRC."""
 
-    hard: bool = False
+    hard: ClassVar[bool] = False
 
     def start(self, client: Tensor, segments: Segments) -> Weights:
         """Take the server's rows."""
         return Weights(client)
 
-    def e_step(self, weights: Weights, seen: Seen) -> tuple[Weights, Tensor]:
+    def e_step(self, weights: Weights, inputs: EStepInputs) -> tuple[Weights, Tensor]:
         """One client-wise EM step."""
-        gamma = responsibilities(seen.segments.each(weights.client), seen.log_likelihood)
-        return Weights(seen.segments.mean(gamma)), gamma
+        gamma = responsibilities(inputs.segments.each(weights.client), inputs.log_likelihood)
+        return Weights(inputs.segments.mean(gamma)), gamma
 
-    def newcomer(self, weights: Tensor, seen: Seen) -> Tensor:
+    def newcomer(self, weights: Tensor, inputs: EStepInputs) -> Tensor:
         """One client-wise EM step."""
-        return seen.segments.mean(responsibilities(seen.segments.each(weights), seen.log_likelihood))
+        return inputs.segments.mean(responsibilities(inputs.segments.each(weights), inputs.log_likelihood))
 
 
 @dataclass(frozen=True)
@@ -39,7 +40,7 @@ class SampleWiseEM:
     """
 
     mu: float
-    hard: bool = False
+    hard: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
         if not 0 <= self.mu <= 1:
@@ -49,17 +50,17 @@ class SampleWiseEM:
         """Take the server's row for a client and for each of its samples."""
         return Weights(client, segments.each(client))
 
-    def e_step(self, weights: Weights, seen: Seen) -> tuple[Weights, Tensor]:
+    def e_step(self, weights: Weights, inputs: EStepInputs) -> tuple[Weights, Tensor]:
         """One EM step, all terms from the weights at the start of the round."""
         assert weights.sample is not None
-        gamma = responsibilities(weights.sample, seen.log_likelihood)  # (3)
-        client = self.newcomer(weights.client, seen)  # (4)
-        sample = self.mu * gamma + (1 - self.mu) * seen.segments.each(client)  # (5)
+        gamma = responsibilities(weights.sample, inputs.log_likelihood)  # (3)
+        client = self.newcomer(weights.client, inputs)  # (4)
+        sample = self.mu * gamma + (1 - self.mu) * inputs.segments.each(client)  # (5)
         return replace(weights, client=client, sample=sample), gamma
 
-    def newcomer(self, weights: Tensor, seen: Seen) -> Tensor:
+    def newcomer(self, weights: Tensor, inputs: EStepInputs) -> Tensor:
         """One client-wise EM step: ω̃ never depends on the sample-wise weights."""
-        return seen.segments.mean(responsibilities(seen.segments.each(weights), seen.log_likelihood))
+        return inputs.segments.mean(responsibilities(inputs.segments.each(weights), inputs.log_likelihood))
 
 
 @dataclass(frozen=True)
@@ -71,7 +72,7 @@ class SoftCounts:
 
     period: int = 2
     floor: float = 1e-4
-    hard: bool = False
+    hard: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
         if self.period < 1:
@@ -83,17 +84,17 @@ class SoftCounts:
         """Take the server's rows."""
         return Weights(client)
 
-    def e_step(self, weights: Weights, seen: Seen) -> tuple[Weights, Tensor]:
-        """Count again when it is time to; a client that was never counted, at once."""
-        gamma = one_hot(seen.log_likelihood.argmax(dim=1), seen.log_likelihood.shape[1]).to(seen.log_likelihood)
-        due = (seen.round - 1) % self.period == 0
-        shares = seen.segments.mean(gamma).clamp_min(self.floor)
+    def e_step(self, weights: Weights, inputs: EStepInputs) -> tuple[Weights, Tensor]:
+        """Count again every `period` rounds; a client that takes part for the first time counts in any round."""
+        gamma = one_hot(inputs.log_likelihood.argmax(dim=1), inputs.log_likelihood.shape[1]).to(inputs.log_likelihood)
+        due = (inputs.round - 1) % self.period == 0
+        shares = inputs.segments.mean(gamma).clamp_min(self.floor)
         counted = shares / shares.sum(dim=1, keepdim=True)
-        return replace(weights, client=torch.where(seen.new | due, counted, weights.client)), gamma
+        return replace(weights, client=torch.where(inputs.new | due, counted, weights.client)), gamma
 
-    def newcomer(self, weights: Tensor, seen: Seen) -> Tensor:
+    def newcomer(self, weights: Tensor, inputs: EStepInputs) -> Tensor:
         """Choose by loss."""
-        return hard_weights(best_cluster(seen), seen)[0].client
+        return hard_weights(best_cluster(inputs), inputs)[0].client
 
 
 @dataclass(frozen=True)
@@ -101,31 +102,37 @@ class FuzzyCMeans:
     """u_k ∝ ‖θ_i − θ_k‖^(−2/(m−1)) of the client's trained model: fuzzy c-means of local models.
 
     A centre is the mean of the local models weighted by u^m. A client without memberships yet starts from the cluster
-    with the lowest loss; a newcomer, who does not train, stays there.
+    with the lowest loss; a newcomer does not train and stays there.
     """
 
     fuzzifier: float = 2.0
-    hard: bool = False
+    hard: ClassVar[bool] = False
+    needs_own_model: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         if not 1 < self.fuzzifier <= 10:
             raise InputError(f"fuzzifier = {self.fuzzifier}: must be greater than 1 and at most 10")
 
+    @property
+    def mass_power(self) -> float:
+        """The fuzzifier m: a centre is the mean of the local models weighted by u^m."""
+        return self.fuzzifier
+
     def start(self, client: Tensor, segments: Segments) -> Weights:
-        """Nothing is known yet."""
+        """Take the server's rows; the client has no memberships yet."""
         return Weights(client)
 
-    def e_step(self, weights: Weights, seen: Seen) -> tuple[Weights, Tensor]:
+    def e_step(self, weights: Weights, inputs: EStepInputs) -> tuple[Weights, Tensor]:
         """Keep the memberships that the last training gave."""
-        client = torch.where(seen.new, self.newcomer(weights.client, seen), weights.client)
-        return replace(weights, client=client), seen.segments.each(client)
+        client = torch.where(inputs.new, self.newcomer(weights.client, inputs), weights.client)
+        return replace(weights, client=client), inputs.segments.each(client)
 
     def settle(self, weights: Weights, distances: Tensor) -> Weights:
-        """Return memberships by distance; all of it where a centre is met exactly."""
+        """Return memberships by distance; a client whose model equals a centre belongs wholly to it."""
         logs = distances.clamp_min(torch.finfo(distances.dtype).tiny).log()
         beyond = logs - logs.amin(dim=1, keepdim=True)
         return replace(weights, client=torch.softmax(-2 / (self.fuzzifier - 1) * beyond, dim=1))
 
-    def newcomer(self, weights: Tensor, seen: Seen) -> Tensor:
+    def newcomer(self, weights: Tensor, inputs: EStepInputs) -> Tensor:
         """Choose by loss."""
-        return hard_weights(best_cluster(seen), seen)[0].client
+        return hard_weights(best_cluster(inputs), inputs)[0].client

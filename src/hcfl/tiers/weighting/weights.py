@@ -1,4 +1,4 @@
-"""What clustering weights are, what a client finds them from, and what every rule is made of."""
+"""Clustering weights, the input of an E-step, and the functions that the rules share."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -12,12 +12,12 @@ from hcfl.tiers.client_segments import Segments
 
 @dataclass(frozen=True)
 class Weights:
-    """The clustering weights of some clients, one after another; rows sum to 1."""
+    """The clustering weights of several clients; rows sum to 1."""
 
     client: Tensor
-    """ω̃, (clients, clusters): used for prediction, and all that ever leaves a client."""
+    """ω̃, (clients, clusters): used for prediction; the only weights that a client sends."""
     sample: Tensor | None = None
-    """ω, (samples of all these clients, clusters), where the method weighs each sample by itself; it stays on the
+    """ω, (samples of all these clients, clusters), where the method has weights for each sample; they stay on the
     client."""
     components: Tensor | None = None
     """ρ, (clients, clusters, Gaussians), where inputs have a density: π_i(a, k) = ω̃_ik·ρ_ika. Rows sum to 1."""
@@ -48,15 +48,15 @@ def _copies(parts: Sequence[Tensor]) -> list[Tensor]:
 
 
 @dataclass(frozen=True)
-class Seen:
-    """What some clients see before they train."""
+class EStepInputs:
+    """What the E-step of several clients goes by; computed from the received models before local training."""
 
     log_likelihood: Tensor
     """log L_k(x_j, y_j), (samples, clusters); −∞ for clusters that a sample's client does not look at."""
     segments: Segments
-    """Whose samples these are."""
+    """How many samples each client has: rows of `log_likelihood` are grouped by client."""
     class_mix: Tensor
-    """p_i(y), the clients' own class shares, (clients, classes)."""
+    """p_i(y), the class shares of each client's own labels, (clients, classes)."""
     class_shares: Tensor
     """P_k(y), the clusters' class shares, (clusters, classes); all alike before the first report."""
     round: int = 1
@@ -71,7 +71,7 @@ class Seen:
 
 
 class Weighting(Protocol):
-    """How clients find their weights in a round; samples lie one client's after another's."""
+    """How clients find their weights in a round; several clients' samples lie in one tensor, grouped by client."""
 
     @property
     def hard(self) -> bool:
@@ -82,18 +82,21 @@ class Weighting(Protocol):
         """Return the weights of clients that take part for the first time, from the server's rows for them."""
         ...
 
-    def e_step(self, weights: Weights, seen: Seen) -> tuple[Weights, Tensor]:
+    def e_step(self, weights: Weights, inputs: EStepInputs) -> tuple[Weights, Tensor]:
         """Return the new weights and the responsibilities γ (samples, clusters) that weigh local training."""
         ...
 
-    def newcomer(self, weights: Tensor, seen: Seen) -> Tensor:
-        """Return new client-wise weights, (clients, clusters), for who has labelled samples but does not train."""
+    def newcomer(self, weights: Tensor, inputs: EStepInputs) -> Tensor:
+        """Return new client-wise weights, (clients, clusters), of clients that have labelled samples but do not train.
+
+        `weights`, (clients, clusters), are what they had before; uniform at first.
+        """
         ...
 
 
 @runtime_checkable
 class SettlesAfterTraining(Protocol):
-    """A weighting that decides once local training is over, by where the trained parameters ended."""
+    """A weighting that decides after local training, by the trained parameters."""
 
     def settle(self, weights: Weights, distances: Tensor) -> Weights:
         """Return the weights given ‖θ_k − θ_i‖₂ of every client i to every cluster k, (clients, clusters)."""
@@ -101,7 +104,7 @@ class SettlesAfterTraining(Protocol):
 
 
 def uniform(clusters: int) -> Tensor:
-    """Return the weights of somebody of whom nothing is known."""
+    """Return uniform weights, (clusters,): those of a client that has reported nothing."""
     return torch.full((clusters,), 1.0 / clusters)
 
 
@@ -116,18 +119,18 @@ def responsibilities(weights: Tensor, log_likelihood: Tensor) -> Tensor:
     return torch.softmax(joint.T.contiguous(), dim=0).T  # along the first axis torch does many short sums at once
 
 
-def best_cluster(seen: Seen) -> Tensor:
+def best_cluster(inputs: EStepInputs) -> Tensor:
     """Return the cluster with the lowest mean loss over each client's samples, (clients,)."""
-    return seen.segments.mean(seen.log_likelihood).argmax(dim=1)
+    return inputs.segments.mean(inputs.log_likelihood).argmax(dim=1)
 
 
-def hard_weights(cluster: Tensor, seen: Seen) -> tuple[Weights, Tensor]:
+def hard_weights(cluster: Tensor, inputs: EStepInputs) -> tuple[Weights, Tensor]:
     """Return weights with all mass on one cluster for each client (clients,), and the same for its samples."""
-    weights = one_hot(cluster, seen.log_likelihood.shape[1]).to(seen.log_likelihood)
-    return Weights(weights), seen.segments.each(weights)
+    weights = one_hot(cluster, inputs.log_likelihood.shape[1]).to(inputs.log_likelihood)
+    return Weights(weights), inputs.segments.each(weights)
 
 
-def own_or_best(weights: Weights, seen: Seen) -> Tensor:
+def own_or_best(weights: Weights, inputs: EStepInputs) -> Tensor:
     """Return the cluster that has all of a client's mass; where none has, the one with the lowest loss, (clients,)."""
     mass, cluster = weights.client.max(dim=1)
-    return torch.where(mass == 1, cluster, best_cluster(seen))
+    return torch.where(mass == 1, cluster, best_cluster(inputs))
