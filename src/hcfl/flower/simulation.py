@@ -21,8 +21,9 @@ from hcfl.errors import InputError
 from hcfl.flower import deploy
 from hcfl.runs import checkpoint
 from hcfl.runs import folder as run_folder
-from hcfl.runs.loop import OnRound, Prepared
+from hcfl.runs.loop import OnRound, Prepared, ShouldStop
 from hcfl.runs.run import Run
+from hcfl.runs.tables import summarise
 
 QUIET = {
     "FLWR_TELEMETRY_ENABLED": "0",
@@ -39,18 +40,25 @@ START, GRACE = 60.0, 10.0
 """Seconds that the SuperLink may take to start, and all of them to end."""
 
 
-def run(prepared: Prepared, path: Path, on_round: OnRound | None, going_on: bool = False) -> Run:
-    """Play a run, or go on with it."""
+def run(
+    prepared: Prepared,
+    path: Path,
+    on_round: OnRound | None,
+    should_stop: ShouldStop | None = None,
+    resumed: bool = False,
+) -> Run:
+    """Run, or resume, an experiment in Flower's simulation; stop after a round where `should_stop()` is true."""
     path = path.absolute()
     _refuse_what_others_cannot_build(prepared)
-    if not going_on:  # say now what would be said later by another process
+    stopped = False
+    if not resumed:  # say now what would be said later by another process
         run_folder.discard(run_folder.create(path, prepared.config))
     with TemporaryDirectory(prefix="hcfl-flower-") as folder, superlink(Path(folder)) as environment:
         problem = Path(folder) / "problem"
         told = {
             "experiment": prepared.config.to_yaml(),
             "out": str(path),
-            "resume": str(path) if going_on else "",
+            "resume": str(path) if resumed else "",
             "problem-file": str(problem),
         }
         app = Path(folder) / "app"
@@ -71,9 +79,14 @@ def run(prepared: Prepared, path: Path, on_round: OnRound | None, going_on: bool
                 for record in _records(path, played):
                     if on_round is not None:
                         on_round(record)
+                    if should_stop is not None and should_stop():
+                        stopped = True
+                        break
             finally:
                 played.terminate()
                 played.wait()
+        if stopped:
+            return _up_to_last_checkpoint(prepared, path)
         if problem.exists():
             raise InputError(problem.read_text(encoding="utf-8"))
         if not (path / run_folder.SUMMARY).exists():
@@ -86,6 +99,16 @@ def run(prepared: Prepared, path: Path, on_round: OnRound | None, going_on: bool
     return Run(
         path, prepared.config, setting.federation, summary, metrics, state, setting.method, setting.network, profiles
     )
+
+
+def _up_to_last_checkpoint(prepared: Prepared, path: Path) -> Run:
+    """Return a run that was stopped; its last round may have no checkpoint yet, then resuming repeats it."""
+    config, setting, rows = prepared.config, prepared.setting, run_folder.rows(path, run_folder.METRICS)
+    saved = checkpoint.files(path / run_folder.CHECKPOINT)
+    state = checkpoint.read(saved[0]).state if saved else prepared.state
+    truth = setting.federation.truth
+    summary = summarise(setting.method.name, config, None if truth is None else truth.concepts, rows)
+    return Run(path, config, setting.federation, summary, rows, state, setting.method, setting.network, None)
 
 
 def _refuse_what_others_cannot_build(prepared: Prepared) -> None:

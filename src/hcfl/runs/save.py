@@ -21,7 +21,7 @@ def is_due(every: int | None, round_: int, seconds: float, cost: float) -> bool:
     return seconds * SHARE >= cost if every is None else round_ % every == 0
 
 
-def how_to_go_on(path: Path) -> str:
+def resume_command(path: Path) -> str:
     """Return the command that goes on with a run, as it can be pasted."""
     return f"hcfl resume {shlex.quote(str(path))}"
 
@@ -36,5 +36,5 @@ def saving(path: Path) -> Iterator[None]:
         last = f"the last checkpoint is {files[0]}" if files else "there is no checkpoint yet"
         raise SavingError(
             f"out = {str(path)!r}: cannot be written ({error.strerror}); {last}, "
-            f"and once there is room again, this goes on: {how_to_go_on(path)}"
+            f"and once there is room again, this goes on: {resume_command(path)}"
         ) from None
