@@ -196,7 +196,7 @@ def _records(path: Path, played: "subprocess.Popen[bytes]") -> Iterator[Record]:
         rows = run_folder.rows(path, run_folder.METRICS)
         for row in rows[seen:]:
             changed = any(event["round"] == row["round"] for event in run_folder.rows(path, run_folder.EVENTS))
-            yield run_folder.record_of(path, row, changed)
+            yield run_folder.read_record(path, row, changed)
         seen = len(rows)
         if ended:
             return

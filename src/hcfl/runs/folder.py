@@ -11,8 +11,7 @@ from typing import Any
 
 from hcfl.config import Config
 from hcfl.core.cluster_log import Change, Merge, Move, Removal, Split
-from hcfl.core.evaluation import Quality
-from hcfl.core.record import Record, Row, metrics_row
+from hcfl.core.record import Record, Row, metrics_row, record_of
 from hcfl.core.state import RunState
 from hcfl.data import Federation
 from hcfl.errors import InputError, SavingError
@@ -94,29 +93,14 @@ def rows(path: Path, name: str) -> list[Row]:
     return read_lines(path / name)
 
 
-def record_of(path: Path, row: Row, changed: bool) -> Record:
-    """Return a round's record as others see it, from its line; where clusters changed, the checkpoint says how."""
+def read_record(path: Path, row: Row, changed: bool) -> Record:
+    """Return a round's record from its line of `metrics.jsonl`; changes of clusters come from the checkpoint."""
     changes: tuple[Change, ...] = ()
     if changed:
-        with suppress(InputError):  # whoever writes them may just be replacing it
+        with suppress(InputError):  # the process that writes it may be replacing it now
             state, _ = checkpoint.load(path / CHECKPOINT)
             changes = tuple(change for change in state.server.changes if change.round == row["round"])
-    return Record(
-        round=row["round"],
-        participants=row["participants"],
-        objective=row["objective"],
-        val=row["val"],
-        test=row["test"],
-        test_per_concept=tuple(row["test_per_concept"] or ()),
-        clusters=row["clusters"],
-        cluster_sizes=dict(zip(row["cluster_ids"], row["cluster_sizes"], strict=True)),
-        quality=Quality(row["ari"], row["ari_affected"], row["nmi"], row["purity"]),
-        without_shared_class=row["pairs_without_shared_class"],
-        down=row["bytes_down_by_part"],
-        up=row["bytes_up_by_part"],
-        seconds=row["seconds_by_phase"],
-        changes=changes,
-    )
+    return record_of(row, changes)
 
 
 def event_row(change: Change, client_names: Sequence[Any]) -> Row:
