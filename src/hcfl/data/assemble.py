@@ -16,7 +16,7 @@ from hcfl.data import feature_shift, partition, shifts
 from hcfl.data.feature_shift import Corruption
 from hcfl.data.federation import VISIBLE_SHARE, Federation, Newcomer, Truth
 from hcfl.data.readers import cache
-from hcfl.data.readers.available_memory import check_room
+from hcfl.data.readers.available_memory import check_memory
 from hcfl.data.sources import Samples, check_arrays, read
 from hcfl.errors import InputError
 from hcfl.models.inputs import Scaling
@@ -177,7 +177,7 @@ def _copied(samples: Samples, copies: int, share: float, seed: int) -> Samples:
     """Return the training samples so many times, one copy after another, then the test samples."""
     pool, test = _pool_and_test(samples, share, seed)
     rows = np.concatenate([np.tile(pool, copies), test])
-    check_room(f"data.copies = {copies}", len(rows) * samples.x[:1].nbytes)
+    check_memory(f"data.copies = {copies}", len(rows) * samples.x[:1].nbytes)
     identity = None if samples.identity is None else f"{samples.identity} {copies} copies"
     mask = np.arange(len(rows)) >= copies * len(pool)
     return replace(samples, x=samples.x[rows], y=samples.y[rows], test=mask, identity=identity)

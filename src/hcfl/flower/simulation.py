@@ -1,7 +1,6 @@
 """`--engine flower`: the same run on Flower's simulation, in processes of its own that end with it."""
 
 import os
-import signal
 import socket
 import subprocess
 import sys
@@ -14,6 +13,7 @@ from tempfile import TemporaryDirectory
 from urllib.error import URLError
 from urllib.request import urlopen
 
+import psutil
 import tomli_w
 
 from hcfl.core.record import Record
@@ -147,34 +147,21 @@ def superlink(folder: Path) -> Iterator[dict[str, str]]:
 
 
 def end(process: "subprocess.Popen[bytes]") -> None:
-    """End a process and all that it started, Ray included: Flower detaches them, and they would play on."""
-    started = _descendants(process.pid)
-    for how, patience in ((signal.SIGTERM, GRACE), (signal.SIGKILL, 0.0)):
-        for pid in (*started, process.pid):
-            with suppress(ProcessLookupError):
-                os.kill(pid, how)
-        end = time.monotonic() + patience
-        while time.monotonic() < end and (process.poll() is None or any(map(_is_alive, started))):
-            time.sleep(0.1)
+    """End a process and all processes that it started: Flower detaches them, Ray's too, and they would run on."""
+    started: list[psutil.Process] = []
+    with suppress(psutil.NoSuchProcess):
+        started = psutil.Process(process.pid).children(recursive=True)
+    deadline = time.monotonic() + GRACE
+    for each in (*started, process):
+        with suppress(psutil.NoSuchProcess):
+            each.terminate()
+    _, alive = psutil.wait_procs(started, timeout=GRACE)
+    with suppress(subprocess.TimeoutExpired):
+        process.wait(max(0.0, deadline - time.monotonic()))
+    for each in (*alive, process):
+        with suppress(psutil.NoSuchProcess):
+            each.kill()
     process.wait()
-
-
-def _is_alive(pid: int) -> bool:
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    return True
-
-
-def _descendants(pid: int) -> list[int]:
-    """Return the processes that a process started, and that those started."""
-    table = subprocess.run(["ps", "-eo", "pid=,ppid="], stdout=subprocess.PIPE, text=True, check=True).stdout
-    parents = {int(child): int(parent) for child, parent in map(str.split, table.splitlines())}
-    found = [pid]
-    for known in found:  # it grows while we go through it
-        found += [child for child, parent in parents.items() if parent == known]
-    return found[1:]
 
 
 def _wait_until_up(process: "subprocess.Popen[bytes]", port: int) -> None:

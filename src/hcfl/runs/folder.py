@@ -34,6 +34,9 @@ CONFIG, METRICS, EVENTS, SPLITS = "config.yaml", "metrics.jsonl", "events.jsonl"
 CLIENTS, CLASSES, SUMMARY = "clients.csv", "classes.csv", "summary.json"
 CHECKPOINT, PICTURE, REPORT = "checkpoint", "run.png", "report.html"
 
+LOCK = ".lock"
+"""A file that exists while a process writes into the folder."""
+
 LOGS = (METRICS, EVENTS, SPLITS)
 """What grows round by round."""
 
@@ -81,7 +84,7 @@ def free_path(parent: Path, name: str) -> Path:
 
 def discard(path: Path) -> None:
     """Take back a folder in which no round was completed, or of which no checkpoint can be read."""
-    for name in (CONFIG, *LOGS):
+    for name in (CONFIG, *LOGS, LOCK):
         (path / name).unlink(missing_ok=True)
     shutil.rmtree(path / CHECKPOINT, ignore_errors=True)
     if not any(path.iterdir()):

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from hcfl.config import Config
 from hcfl.data import Federation
-from hcfl.data.readers.available_memory import free_memory, in_words
+from hcfl.data.readers.available_memory import format_bytes, free_memory
 from hcfl.engines.batched_training import CPU_ELEMENTS
 from hcfl.errors import InputError
 from hcfl.methods import Method
@@ -91,11 +91,11 @@ def check(network: Network, method: Method, federation: Federation, config: Conf
         return
     free = torch.cuda.mem_get_info(device)[0] if device.type == "cuda" else free_memory()
     needed = estimate(network, method, federation, config, device)
-    if free is None or needed.total <= free:
+    if needed.total <= free:
         return
     field, change = _largest(needed, config, method)
     raise InputError(
-        f"{field}: a round needs at least {in_words(needed.total)} of memory, but {in_words(free)} are free "
+        f"{field}: a round needs at least {format_bytes(needed.total)} of memory, but {format_bytes(free)} are free "
         f"on {device.type}; take {change}"
     )
 

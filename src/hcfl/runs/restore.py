@@ -1,20 +1,21 @@
 """A run folder is opened again, to go on where its newest whole checkpoint was written."""
 
-import fcntl
 import json
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from math import inf
 from pathlib import Path
 from typing import Any
+
+from filelock import FileLock, Timeout
 
 from hcfl.config import Config
 from hcfl.core.record import Row
 from hcfl.core.state import RunState
 from hcfl.errors import InputError
 from hcfl.runs import atomic_file, checkpoint
-from hcfl.runs.folder import CHECKPOINT, CONFIG, LOGS, METRICS
+from hcfl.runs.folder import CHECKPOINT, CONFIG, LOCK, LOGS, METRICS
 from hcfl.runs.save import saving
 from hcfl.runs.state_file import DamagedError
 
@@ -37,17 +38,23 @@ class Reopened:
 
 @contextmanager
 def held(path: Path) -> Iterator[None]:
-    """Keep a run folder to oneself: two that write into it at once would spoil it. The lock ends with its owner."""
+    """Lock a run folder while this process writes into it; the lock ends with the process."""
     try:
-        file = (path / CONFIG).open("rb")
+        (path / CONFIG).open("rb").close()
     except OSError as error:
         raise InputError(f"run = {str(path)!r}: has no {CONFIG} that can be read ({error.strerror})") from None
-    with file:
+    lock = FileLock(path / LOCK, timeout=0)
+    with saving(path):
         try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
+            lock.acquire()
+        except Timeout:
             raise InputError(f"run = {str(path)!r}: is under way, another process is playing it") from None
+    try:
         yield
+    finally:
+        with suppress(OSError):  # Windows removes it on release
+            (path / LOCK).unlink()
+        lock.release()
 
 
 def reopen(path: Path) -> Reopened:

@@ -1,15 +1,16 @@
 """Runs that a table needs: begun once, gone on with, never repeated."""
 
-import fcntl
 import hashlib
 import json
-import resource
 import shutil
+import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import psutil
 import torch
+from filelock import FileLock
 
 from hcfl.config import Config, plugins
 from hcfl.errors import InputError, SavingError
@@ -74,8 +75,7 @@ def run(task: Task, threads: int | None = None, should_stop: ShouldStop | None =
     lock, unlike a file, does not outlive its owner.
     """
     task.folder.parent.mkdir(parents=True, exist_ok=True)
-    with task.folder.with_name(f"{task.folder.name}.lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
+    with FileLock(task.folder.with_name(f"{task.folder.name}.lock")):
         return task.done or _run(task, threads, should_stop)
 
 
@@ -127,4 +127,8 @@ def _peak_memory(device: str) -> float:
     """Megabytes: of the GPU where there is one, else of this process, which runs nothing else."""
     if device.startswith("cuda"):
         return torch.cuda.max_memory_allocated(device) / 1e6
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e3
+    if sys.platform == "win32":
+        return float(psutil.Process().memory_info().peak_wset) / 1e6
+    import resource  # psutil has no peak here
+
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / (1e6 if sys.platform == "darwin" else 1e3)

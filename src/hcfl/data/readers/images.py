@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image, ImageOps
 
-from hcfl.data.readers.available_memory import check_room
+from hcfl.data.readers.available_memory import check_memory
 from hcfl.errors import InputError
 
 Pixels = NDArray[np.uint8]
@@ -69,7 +69,7 @@ def join(chunks: Iterable[Chunk], total: int) -> Pixels:
     first, at = None, 0
     for chunk in chunks:
         if first is None:
-            check_room(chunk.first, total * chunk.pixels[0].size)
+            check_memory(chunk.first, total * chunk.pixels[0].size)
             first, pixels = chunk.first, np.empty((total, *chunk.pixels.shape[1:]), np.uint8)
         _same_size(pixels[0], first, chunk.pixels[0], chunk.first)
         if chunk.pixels.shape[-1] > pixels.shape[-1]:

@@ -8,7 +8,7 @@ from zipfile import ZipFile, ZipInfo
 from numpy.lib import format as npy
 from numpy.typing import NDArray
 
-from hcfl.data.readers.available_memory import check_room
+from hcfl.data.readers.available_memory import check_memory
 from hcfl.errors import InputError
 
 HEADERS = {(1, 0): npy.read_array_header_1_0, (2, 0): npy.read_array_header_2_0}
@@ -23,7 +23,7 @@ def read(path: Path, name: str = "data.source") -> dict[str, NDArray[Any]]:
     try:
         with path.open("rb") as file, ZipFile(file) as archive:
             members = archive.infolist()
-            check_room(where, sum(member.file_size for member in members))
+            check_memory(where, sum(member.file_size for member in members))
             return {member.filename.removesuffix(SUFFIX): _array(archive, member) for member in members}
     except FileNotFoundError:
         raise InputError(f"{where}: there is no such file") from None
