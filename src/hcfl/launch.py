@@ -1,4 +1,4 @@
-"""Start a run, or go on with one that was interrupted; here, or on Flower."""
+"""Starts or resumes a run, in this process or on Flower."""
 
 import json
 import warnings
@@ -101,12 +101,16 @@ def run(
     track: trackers.Wanted = (),
     **settings: Any,
 ) -> Run:
-    """Run a method and return what it found; a notebook shows how far it is.
+    """Run a method and return the result; in a notebook, a progress bar shows each round.
 
     `method` is a name or a `Method` of your own; `data` a source's name, a file, or a `Federation`; `model` a name, an
-    (extractor, head) pair of modules, or a function that builds one. `track` names trackers that follow the run
+    (extractor, head) pair of modules, or a function that builds one. `out` is the run folder, by default a new one
+    under `runs/`. `on_round` is called with the `Record` of each round. `track` names trackers that follow the run
     (tensorboard, mlflow, wandb), or is one of your own. `settings` are those of the command line: rounds, clients,
     alpha, beta, rho, lr, seed, …
+
+    >>> import hcfl
+    >>> run = hcfl.run("hcfl+(fedrc)", data="digits", rounds=30, alpha=0.5)  # doctest: +SKIP
     """
     trackers.openers(track)  # before anything is built
     data = str(data) if isinstance(data, Path) else data
@@ -143,10 +147,11 @@ def resume(
     allow_code: bool = False,
     should_stop: ShouldStop | None = None,
 ) -> Run:
-    """Play the rounds that a run has left, from its newest whole checkpoint, or from the beginning.
+    """Run the remaining rounds of a run from its newest intact checkpoint, or from the beginning.
 
-    `on_note` is told, in a sentence, what people should know: a checkpoint that was damaged, a run that is complete.
-    Code that its configuration names runs only with `allow_code`: the folder may be somebody else's.
+    `on_note` is called with sentences for the user, such as that a checkpoint is damaged, or that the run is complete.
+    Code that the configuration names runs only with `allow_code`: the folder may come from another user. Where
+    `should_stop()` is true after a round, the run is saved and returned there.
     """
     with held(path):
         opened = reopen(path)

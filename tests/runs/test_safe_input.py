@@ -277,12 +277,12 @@ def test_a_folder_that_describes_no_federation(changes, sentence, tmp_path):
         tree = json.loads(file.metadata()["hcfl"])
     tree["state"]["outline"] |= changes
     save_file(load_file(path), path, metadata={"hcfl": json.dumps(tree)})
-    checksum.close(path)  # by somebody who knows how
+    checksum.write(path)  # as an attacker could
     with pytest.raises(InputError, match=sentence):
         hcfl.load(tmp_path / "o")
 
 
 def test_numbers_of_samples_take_no_memory():
-    from hcfl.data.outline import _somewhere
+    from hcfl.data.outline import _placeholders
 
-    assert [len(rows) for rows in _somewhere([3, 0, 10**15])] == [3, 0, 10**15]
+    assert [len(rows) for rows in _placeholders([3, 0, 10**15])] == [3, 0, 10**15]

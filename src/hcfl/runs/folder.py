@@ -1,4 +1,4 @@
-"""The run folder: what a run leaves on disk, as a stable contract (docs/run-folder.md)."""
+"""The files of a run folder: a stable format, which docs/run-folder.md describes."""
 
 import csv
 import io
@@ -21,11 +21,11 @@ from hcfl.runs.json_files import read_lines
 from hcfl.runs.tables import class_rows, client_rows, missing_rows, split_row, summarise
 
 RUNS = Path("runs")
-"""Where runs go unless told otherwise."""
+"""The default parent of run folders."""
 
 
 def place_of(config: Config) -> Path:
-    """Return the new folder that a run goes to unless told otherwise."""
+    """Return the default folder of a new run, which does not exist yet."""
     name = f"{Path(config.data.source).stem}-{config.method.name}-seed{config.seed}".replace("/", "-")
     return run_folder.free_path(RUNS, name)
 
@@ -38,11 +38,11 @@ LOCK = ".lock"
 """A file that exists while a process writes into the folder."""
 
 LOGS = (METRICS, EVENTS, SPLITS)
-"""What grows round by round."""
+"""Files that get new lines after every round."""
 
 
 def create(path: Path, config: Config) -> Path:
-    """Make a new run folder; one that already holds a run is never touched."""
+    """Create a run folder; a folder that already holds a run is refused."""
     try:
         if any((path / name).exists() for name in (CONFIG, *LOGS, CLIENTS, CLASSES, SUMMARY, CHECKPOINT)):
             raise InputError(f"out = {str(path)!r}: already holds a run; choose another folder or remove it")
@@ -56,7 +56,7 @@ def create(path: Path, config: Config) -> Path:
 
 @contextmanager
 def begun(path: Path, config: Config) -> Iterator[Path]:
-    """Make a new run folder; where no round is completed in it, it is taken back, unless the disk was at fault."""
+    """Create a run folder; remove it if an error ends the run before its first round, unless the disk failed."""
     create(path, config)
     try:
         yield path
@@ -69,7 +69,7 @@ def begun(path: Path, config: Config) -> Iterator[Path]:
 
 
 def append_event(path: Path, row: Row) -> None:
-    """Write an event that is none of the clusters'."""
+    """Append one event to `events.jsonl`, such as a client that did not answer."""
     with (path / EVENTS).open("a", encoding="utf-8") as file:
         file.write(json.dumps(row) + "\n")
 
@@ -83,7 +83,7 @@ def free_path(parent: Path, name: str) -> Path:
 
 
 def discard(path: Path) -> None:
-    """Take back a folder in which no round was completed, or of which no checkpoint can be read."""
+    """Delete the files of a run without a completed round, or without a readable checkpoint."""
     for name in (CONFIG, *LOGS, LOCK):
         (path / name).unlink(missing_ok=True)
     shutil.rmtree(path / CHECKPOINT, ignore_errors=True)
@@ -92,7 +92,7 @@ def discard(path: Path) -> None:
 
 
 def rows(path: Path, name: str) -> list[Row]:
-    """Read the lines that are complete so far."""
+    """Read the complete lines of a log."""
     return read_lines(path / name)
 
 
@@ -140,7 +140,7 @@ def event_row(change: Change, client_names: Sequence[Any]) -> Row:
 
 
 def append(path: Path, record: Record, client_names: Sequence[Any]) -> Row:
-    """Write what a round gave; return its metrics."""
+    """Append a round to the logs; return its row of `metrics.jsonl`."""
     row = metrics_row(record)
     with (path / METRICS).open("a", encoding="utf-8") as file:
         file.write(json.dumps(row, allow_nan=False) + "\n")
@@ -156,7 +156,7 @@ def append(path: Path, record: Record, client_names: Sequence[Any]) -> Row:
 
 
 def save(path: Path, config: Config, federation: Federation, state: RunState) -> None:
-    """Write a checkpoint; the logs of its rounds reach the disk before it does."""
+    """Flush the logs to disk, then write a checkpoint."""
     for name in LOGS:
         atomic_file.flush(path / name)
     checkpoint.save(path / CHECKPOINT, state, federation.scaling, config)

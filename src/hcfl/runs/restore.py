@@ -1,4 +1,4 @@
-"""A run folder is opened again, to go on where its newest whole checkpoint was written."""
+"""Opens the folder of an interrupted run, to resume it from its newest intact checkpoint."""
 
 import json
 from collections.abc import Iterator
@@ -19,21 +19,21 @@ from hcfl.runs.folder import CHECKPOINT, CONFIG, LOCK, LOGS, METRICS
 from hcfl.runs.save import saving
 from hcfl.runs.state_file import DamagedError
 
-FREE = ("training.rounds", "checkpoint_every", "checkpoints_kept", "data.cache_dir")
-"""Settings that may change while a run is interrupted: rounds that were played would be the same."""
+CHANGEABLE = ("training.rounds", "checkpoint_every", "checkpoints_kept", "data.cache_dir")
+"""Settings that a user may change before resuming a run: they do not change the rounds that it has completed."""
 
 
 @dataclass(frozen=True)
 class Reopened:
-    """What a run needs to go on."""
+    """What a run needs to resume."""
 
     config: Config
     metrics: list[Row]
-    """Of the rounds up to the checkpoint."""
+    """The rows of the rounds up to the checkpoint."""
     state: RunState | None
-    """None: there is no checkpoint, and it begins with round 1."""
+    """The state of the checkpoint; None where there is no checkpoint, so that the run begins with round 1."""
     notes: tuple[str, ...]
-    """What people should know: a sentence for each checkpoint that could not be used."""
+    """A sentence for the user about each checkpoint that could not be used."""
 
 
 @contextmanager
@@ -58,9 +58,9 @@ def held(path: Path) -> Iterator[None]:
 
 
 def reopen(path: Path) -> Reopened:
-    """Find the newest checkpoint that is whole; what was written after it is taken back.
+    """Find the newest intact checkpoint and remove the lines that the logs have of later rounds.
 
-    One that is damaged is passed over, and said. One of another version, or of another configuration, is refused.
+    Damaged checkpoints are skipped, with a note. A checkpoint of another version or configuration is refused.
     """
     config = Config.load(path / CONFIG)
     logs = {name: _Log.read(path / name) for name in LOGS}
@@ -82,22 +82,22 @@ def reopen(path: Path) -> Reopened:
         for name, log in logs.items():
             atomic_file.write_text(path / name, "".join(line for row, line in log.lines if row["round"] <= round_))
     where = f"from round {round_}" if round_ else "from the beginning"
-    said = tuple(f"{note}; the run goes on {where}" for note in notes)
-    return Reopened(config, [row for row, _ in logs[METRICS].lines if row["round"] <= round_], state, said)
+    told = tuple(f"{note}; the run goes on {where}" for note in notes)
+    return Reopened(config, [row for row, _ in logs[METRICS].lines if row["round"] <= round_], state, told)
 
 
 @dataclass(frozen=True)
 class _Log:
-    """What there is of a log."""
+    """The readable part of a log."""
 
     lines: list[tuple[Row, str]]
-    """Read, and as they are written, up to the first that is not whole."""
+    """Rows and their text, up to the first damaged line."""
     last: float
-    """The last round of which all lines are there, as far as a log can tell by itself."""
+    """The last round whose lines are certainly complete; infinite where no line is damaged."""
 
     @staticmethod
     def read(path: Path) -> "_Log":
-        """Read a log; what comes after its last end of a line was being written when its writer was killed."""
+        """Read a log; a last line without a line end was being written when its process was killed."""
         try:
             text = path.read_bytes().decode(errors="replace")
         except FileNotFoundError:
@@ -116,17 +116,17 @@ class _Log:
 
 
 def _check_logs(logs: dict[str, _Log], round_: int, path: Path) -> None:
-    """Pass a checkpoint over of which the logs do not have all rounds."""
+    """Skip a checkpoint if the logs lack one of its rounds."""
     for name, log in logs.items():
-        there = [row["round"] for row, _ in log.lines if row["round"] <= round_]
-        if log.last < round_ or (name == METRICS and there != list(range(1, round_ + 1))):
+        logged = [row["round"] for row, _ in log.lines if row["round"] <= round_]
+        if log.last < round_ or (name == METRICS and logged != list(range(1, round_ + 1))):
             raise DamagedError(f"{path / name}: is damaged before round {round_}, that of the last checkpoint")
 
 
 def _check_config(config: Config, saved: Config, path: Path) -> None:
-    """Refuse a configuration that is not the checkpoint's, and say where they differ."""
+    """Refuse a configuration that differs from the checkpoint's, and name the differences."""
     now, then = _flat(config.model_dump()), _flat(saved.model_dump())
-    changed = [name for name in now | then if name not in FREE and now.get(name) != then.get(name)]
+    changed = [name for name in now | then if name not in CHANGEABLE and now.get(name) != then.get(name)]
     if changed:
         each = ", ".join(
             f"{name} = {then.get(name)!r} in the checkpoint, {now.get(name)!r} in {CONFIG}" for name in changed

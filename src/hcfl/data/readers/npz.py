@@ -1,4 +1,4 @@
-"""Arrays from a `.npz` file: nothing in it can run code, and nothing is unpacked that is not as large as it says."""
+"""Reads arrays from a `.npz` file; never runs code from it, and refuses arrays whose size differs from their header."""
 
 from math import prod
 from pathlib import Path
@@ -12,7 +12,7 @@ from hcfl.data.readers.available_memory import check_memory
 from hcfl.errors import InputError
 
 HEADERS = {(1, 0): npy.read_array_header_1_0, (2, 0): npy.read_array_header_2_0}
-"""Readers of what stands before an array's values; the third version is for tables with foreign names."""
+"""Readers of an array's header by version; version 3 is for tables with non-Latin column names."""
 
 SUFFIX = ".npy"
 

@@ -17,12 +17,12 @@ from hcfl.errors import InputError
 
 SPLIT = re.compile(r"(?<![a-z])(train|test|valid|val|dev)(?:ing|ation)?(?![a-z])")
 LABELS = ("label", "labels", "fine_label")
-"""What the column of classes is called, by preference; otherwise it is the only one that the metadata call so."""
+"""Names of the label column, by preference; else it is the one that the metadata describe as classes."""
 
 
 @dataclass(frozen=True)
 class Part:
-    """One file: what it holds, and where."""
+    """One file and its columns."""
 
     path: Path
     rows: int
@@ -34,7 +34,7 @@ class Part:
 
 
 def files(folder: Path) -> list[Path]:
-    """Return the parquet files of a folder, wherever in it they lie."""
+    """Return the parquet files in a folder and its sub-folders."""
     return sorted(path for path in folder.rglob("*.parquet") if path.is_file())
 
 
