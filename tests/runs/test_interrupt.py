@@ -1,4 +1,4 @@
-"""Signals: a run finishes its round, is saved and ends; a second one ends it at once. Nobody else notices."""
+"""Signals: a run finishes its round, is saved and ends; a second one ends it at once."""
 
 import os
 import signal

@@ -16,7 +16,6 @@ from hcfl.core.state import RunState
 from hcfl.data import Federation
 from hcfl.errors import InputError, SavingError
 from hcfl.runs import atomic_file, checkpoint
-from hcfl.runs import folder as run_folder
 from hcfl.runs.json_files import read_lines
 from hcfl.runs.tables import class_rows, client_rows, missing_rows, split_row, summarise
 
@@ -27,7 +26,7 @@ RUNS = Path("runs")
 def place_of(config: Config) -> Path:
     """Return the default folder of a new run, which does not exist yet."""
     name = f"{Path(config.data.source).stem}-{config.method.name}-seed{config.seed}".replace("/", "-")
-    return run_folder.free_path(RUNS, name)
+    return free_path(RUNS, name)
 
 
 CONFIG, METRICS, EVENTS, SPLITS = "config.yaml", "metrics.jsonl", "events.jsonl", "splits.jsonl"
