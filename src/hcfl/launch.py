@@ -1,4 +1,4 @@
-"""Start a run, or go on with one that was interrupted; here, or on Flower."""
+"""Starts or resumes a run, in this process or on Flower."""
 
 import json
 import warnings
@@ -17,7 +17,7 @@ from hcfl.models import Builder, Pair
 from hcfl.runs import checkpoint, notebook
 from hcfl.runs import folder as run_folder
 from hcfl.runs.folder import place_of
-from hcfl.runs.loop import OnRound, Prepared, play_on
+from hcfl.runs.loop import OnRound, Prepared, ShouldStop, play_on
 from hcfl.runs.prepare import prepare
 from hcfl.runs.restore import held, reopen
 from hcfl.runs.run import Run
@@ -28,16 +28,17 @@ from hcfl.trackers import Tracker, Wanted, openers
 def followed(
     wanted: Wanted, path: Path, config: Config, on_round: Callable[[Record], None] | None
 ) -> Iterator[Callable[[Record], None]]:
-    """Give a function that tells all trackers, and `on_round`, of each round.
+    """Give a function that passes each round's record to all trackers and to `on_round`.
 
-    Trackers open with the first round that ends, so that a run that never starts leaves nothing with them.
+    Trackers open when the first round ends, so that a run that never starts leaves no trace in them. At the end they
+    get the summary, or None where the run did not reach its last round.
     """
-    waiting, there = openers(wanted), list[Tracker]()
+    to_open, opened = openers(wanted), list[Tracker]()
 
     def tell(record: Record) -> None:
-        while waiting:
-            there.append(waiting.pop(0)(path, config))
-        for tracker in there:
+        while to_open:
+            opened.append(to_open.pop(0)(path, config))
+        for tracker in opened:
             tracker.on_round(record)
         if on_round is not None:
             on_round(record)
@@ -45,30 +46,50 @@ def followed(
     summary: Row | None = None
     try:
         yield tell
-        summary = json.loads((path / run_folder.SUMMARY).read_text(encoding="utf-8"))
+        summary = _summary_of_complete_run(path, config)
     finally:
-        for tracker in there:
+        for tracker in opened:
             tracker.on_end(summary)
 
 
+def _summary_of_complete_run(path: Path, config: Config) -> Row | None:
+    file = path / run_folder.SUMMARY
+    summary: Row | None = json.loads(file.read_text(encoding="utf-8")) if file.exists() else None
+    return summary if summary is not None and summary["rounds"] >= config.training.rounds else None
+
+
 def execute(
-    prepared: Prepared, out: Path | None = None, on_round: OnRound | None = None, track: trackers.Wanted = ()
+    prepared: Prepared,
+    out: Path | None = None,
+    on_round: OnRound | None = None,
+    track: trackers.Wanted = (),
+    should_stop: ShouldStop | None = None,
 ) -> Run:
-    """Play all rounds, writing each as it ends; what an interruption leaves is complete up to its last round."""
+    """Run all rounds and write each as it ends.
+
+    `out` is the run folder (by default a new one under `runs/`), `on_round` is called with each round's record, and
+    where `should_stop()` is true after a round, the run is saved and returned there.
+    """
     config, path = prepared.config, out or place_of(prepared.config)
     with followed(track, path, config, on_round) as tell:
         if config.engine == "flower":
-            return simulate(prepared, path, tell)
+            return simulate(prepared, path, tell, should_stop)
         with run_folder.begun(path, config), held(path):
-            return play_on(prepared, path, [], tell, config.checkpoint_every)
+            return play_on(prepared, path, [], tell, config.checkpoint_every, should_stop)
 
 
-def simulate(prepared: Prepared, path: Path, on_round: OnRound | None, going_on: bool = False) -> Run:
-    """Let Flower play a run, or go on with it."""
+def simulate(
+    prepared: Prepared,
+    path: Path,
+    on_round: OnRound | None,
+    should_stop: ShouldStop | None = None,
+    resumed: bool = False,
+) -> Run:
+    """Run, or resume, an experiment in Flower's simulation."""
     flower.require("engine = 'flower'")
     from hcfl.flower import simulation  # only now, since it imports Flower
 
-    return simulation.run(prepared, path, on_round, going_on)
+    return simulation.run(prepared, path, on_round, should_stop, resumed)
 
 
 def run(
@@ -80,12 +101,16 @@ def run(
     track: trackers.Wanted = (),
     **settings: Any,
 ) -> Run:
-    """Run a method and return what it found; a notebook shows how far it is.
+    """Run a method and return the result; in a notebook, a progress bar shows each round.
 
     `method` is a name or a `Method` of your own; `data` a source's name, a file, or a `Federation`; `model` a name, an
-    (extractor, head) pair of modules, or a function that builds one. `track` names trackers that follow the run
+    (extractor, head) pair of modules, or a function that builds one. `out` is the run folder, by default a new one
+    under `runs/`. `on_round` is called with the `Record` of each round. `track` names trackers that follow the run
     (tensorboard, mlflow, wandb), or is one of your own. `settings` are those of the command line: rounds, clients,
     alpha, beta, rho, lr, seed, …
+
+    >>> import hcfl
+    >>> run = hcfl.run("hcfl+(fedrc)", data="digits", rounds=30, alpha=0.5)  # doctest: +SKIP
     """
     trackers.openers(track)  # before anything is built
     data = str(data) if isinstance(data, Path) else data
@@ -120,11 +145,13 @@ def resume(
     track: trackers.Wanted = (),
     on_note: Callable[[str], None] = warnings.warn,
     allow_code: bool = False,
+    should_stop: ShouldStop | None = None,
 ) -> Run:
-    """Play the rounds that a run has left, from its newest whole checkpoint, or from the beginning.
+    """Run the remaining rounds of a run from its newest intact checkpoint, or from the beginning.
 
-    `on_note` is told, in a sentence, what people should know: a checkpoint that was damaged, a run that is complete.
-    Code that its configuration names runs only with `allow_code`: the folder may be somebody else's.
+    `on_note` is called with sentences for the user, such as that a checkpoint is damaged, or that the run is complete.
+    Code that the configuration names runs only with `allow_code`: the folder may come from another user. Where
+    `should_stop()` is true after a round, the run is saved and returned there.
     """
     with held(path):
         opened = reopen(path)
@@ -140,6 +167,6 @@ def resume(
         if config.engine == "flower":
             if opened.state is None:  # then clients begin anew, too
                 run_folder.discard(path)
-            return simulate(prepared, path, tell, going_on=opened.state is not None)
+            return simulate(prepared, path, tell, should_stop, resumed=opened.state is not None)
         with held(path):
-            return play_on(prepared, path, opened.metrics, tell, config.checkpoint_every)
+            return play_on(prepared, path, opened.metrics, tell, config.checkpoint_every, should_stop)

@@ -71,7 +71,7 @@ BAD = {
         ["export", "run", "--client", "east"],
         "client = east: is not one of this run's 3 clients north, south, west",
     ),
-    "nobody named": (["export", "run"], r"one of client, cluster \(0, .*says who predicts"),
+    "nobody named": (["export", "run"], r"one of client, cluster \(0, .*must be given"),
     "another shape": (
         ["assign", "run", "--data", "wide.npz"],
         r"x has shape \(4, 9\), but the run's inputs are \(N, 8\)",

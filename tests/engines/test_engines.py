@@ -27,7 +27,7 @@ from hcfl.models.ensemble import Copies, copies, embed, initialise
 from hcfl.models.inputs import Scaled
 from hcfl.models.layers import Style
 from hcfl.rng import torch_generator
-from hcfl.runs.prepare import prepare, with_engine
+from hcfl.runs.prepare import chosen_engine, prepare
 from hcfl.tiers.client_segments import Segments
 from helpers import blobs, local_sgd, play, setting_of, start
 
@@ -476,11 +476,11 @@ def test_auto_is_batched_except_on_a_cpu_with_a_large_or_convolving_network():
         Network(*MODELS[name](shape, 4)) for name, shape in (("mlp", (64,)), ("cnn", (32, 32, 3)), ("mlp", (32, 32, 3)))
     )
     cpu, gpu = torch.device("cpu"), torch.device("cuda")
-    assert with_engine(Config(), dense, cpu).engine == "batched"
-    assert with_engine(Config(), large, cpu).engine == "sequential"
-    assert with_engine(Config(), images, cpu).engine == "sequential"
-    assert with_engine(Config(), images, gpu).engine == "batched"
-    assert with_engine(Config(engine="sequential"), dense, gpu).engine == "sequential"
+    assert chosen_engine(Config(), dense, cpu)[0] == "batched"
+    assert chosen_engine(Config(), large, cpu)[0] == "sequential"
+    assert chosen_engine(Config(), images, cpu)[0] == "sequential"
+    assert chosen_engine(Config(), images, gpu)[0] == "batched"
+    assert chosen_engine(Config(engine="sequential"), dense, gpu)[0] == "sequential"
 
 
 def test_convolving_networks_are_compiled_on_a_gpu_where_a_run_is_long_enough():
@@ -488,7 +488,7 @@ def test_convolving_networks_are_compiled_on_a_gpu_where_a_run_is_long_enough():
     gpu = torch.device("cuda")
 
     def compiled(network, rounds, device=gpu, **settings):
-        return with_engine(from_flat(method="fedavg", rounds=rounds, **settings), network, device).compile
+        return chosen_engine(from_flat(method="fedavg", rounds=rounds, **settings), network, device)[1]
 
     assert compiled(images, 20)
     assert not compiled(images, 19)

@@ -110,7 +110,7 @@ def test_a_damaged_checkpoint_is_refused(planted, tmp_path):
     path.write_bytes(whole.replace(b'\\"born\\"', b'\\"gone\\"'))
     with pytest.raises(InputError, match="its bytes are not those that were written"):
         checkpoint.load(tmp_path)
-    checksum.close(path)  # by somebody who meant it
+    checksum.write(path)  # as an attacker could
     with pytest.raises(
         InputError, match=r"is damaged \(ValueError: state\.server: has another type or shape than expected"
     ):

@@ -65,7 +65,7 @@ def test_the_last_checkpoint_stays_whole_and_the_run_goes_on_from_it(tmp_path, w
     last = checkpoint.file_of(run / "checkpoint", after)
     assert str(told.value) == (
         f"out = '{run}': cannot be written (File too large); the last checkpoint is {last}, "
-        f"and once there is room again, this goes on: hcfl resume {run}"
+        f"and once there is space again, this goes on: hcfl resume {run}"
     )
     assert checkpoint.read(last).state.server.round == after
     assert not list(run.rglob("*.unfinished"))

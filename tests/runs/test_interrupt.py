@@ -1,4 +1,4 @@
-"""Signals: a run finishes its round, is saved and ends; a second one ends it at once. Nobody else notices."""
+"""Signals: a run finishes its round, is saved and ends; a second one ends it at once."""
 
 import os
 import signal
@@ -12,9 +12,9 @@ import pytest
 from hcfl.cli import main
 from hcfl.config import from_flat
 from hcfl.launch import execute
-from hcfl.runs import checkpoint, interrupt
+from hcfl.runs import checkpoint
 from hcfl.runs import folder as run_folder
-from hcfl.runs.interrupt import SIGNALS, Interrupted, after_the_round, of_many_runs
+from hcfl.runs.interrupt import SIGNALS, Interrupted, of_many_runs, stop_after_round
 from hcfl.runs.prepare import prepare
 from interrupting import CHANGING, FLAGS, assert_same_end, begin, wait_for_round
 
@@ -64,7 +64,7 @@ def test_who_waits_for_others_to_play_tells_them_of_a_second_signal(tmp_path):
         signal.raise_signal(signal.SIGINT)
         went_on.append(True)
 
-    with pytest.raises(Interrupted) as told, after_the_round(lambda record: None, tmp_path, elsewhere=True):
+    with pytest.raises(Interrupted) as told, stop_after_round(tmp_path, in_other_process=True):
         wait()
     assert told.value.exit_code == 143
     assert not went_on
@@ -72,14 +72,17 @@ def test_who_waits_for_others_to_play_tells_them_of_a_second_signal(tmp_path):
 
 def test_handlers_are_there_for_a_run_only(tmp_path):
     before = [signal.getsignal(number) for number in SIGNALS]
-    inside = []
+    inside, answers = [], []
 
-    def note_handlers(record):
+    def ask(should_stop):
+        answers.append(should_stop())
         inside.extend(signal.getsignal(number) for number in SIGNALS)
         signal.raise_signal(signal.SIGTERM)
+        answers.append(should_stop())
 
-    with pytest.raises(Interrupted), after_the_round(note_handlers, tmp_path) as tell:
-        tell(None)
+    with pytest.raises(Interrupted), stop_after_round(tmp_path) as should_stop:
+        ask(should_stop)
+    assert answers == [False, True]
     assert not set(inside) & set(before)
     with pytest.raises(Interrupted, match="the same command goes on"), of_many_runs():
         signal.raise_signal(signal.SIGINT)
@@ -94,17 +97,37 @@ def test_handlers_are_there_for_a_run_only(tmp_path):
 
 
 def test_a_signal_after_the_last_round_is_not_lost(tmp_path):
-    with pytest.raises(Interrupted), after_the_round(lambda record: None, tmp_path):
+    with pytest.raises(Interrupted), stop_after_round(tmp_path):
         signal.raise_signal(signal.SIGTERM)
+
+
+def test_a_run_that_is_asked_to_stop_is_saved_and_returned(tmp_path):
+    asked, ended = [], []
+
+    class Tracker:
+        def on_round(self, record):
+            asked.append(record.round)
+
+        def on_end(self, summary):
+            ended.append(summary)
+
+    prepared = prepare(from_flat(**CHANGING, checkpoint_every=100))
+    run = execute(prepared, tmp_path / "run", track=Tracker(), should_stop=lambda: len(asked) == 2)
+    assert (run.state.server.round, run.summary["rounds"], len(run.rows)) == (2, 2, 2)
+    assert checkpoint.rounds(run.path / "checkpoint") == [2]
+    assert ended == [None], "as of any run that did not reach its end"
+    assert main(["resume", str(run.path)]) == 0
+    execute(prepared, tmp_path / "whole")
+    assert_same_end(run.path, tmp_path / "whole")
 
 
 def test_what_was_ignored_stays_ignored(tmp_path):
     """As `nohup` and shells in the background have it."""
     before = signal.signal(signal.SIGINT, signal.SIG_IGN)
     try:
-        with after_the_round(lambda record: None, tmp_path) as tell:
+        with stop_after_round(tmp_path) as should_stop:
             signal.raise_signal(signal.SIGINT)
-            tell(None)
+            assert not should_stop()
     finally:
         signal.signal(signal.SIGINT, before)
 
@@ -113,8 +136,8 @@ def test_in_another_thread_nothing_is_handled(tmp_path):
     seen = []
 
     def play():
-        with interrupt.after_the_round(seen.append, tmp_path) as tell:
-            tell(signal.getsignal(signal.SIGTERM))
+        with stop_after_round(tmp_path):
+            seen.append(signal.getsignal(signal.SIGTERM))
 
     before = signal.getsignal(signal.SIGTERM)
     thread = threading.Thread(target=play)

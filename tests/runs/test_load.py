@@ -87,7 +87,7 @@ def test_metrics_are_a_table(planted, tmp_path):
 def test_who_predicts_must_be_said_and_must_be_there(planted, tmp_path):
     run = hcfl.run("fedem", planted, "mlp", rounds=1, out=tmp_path / "run")
     x = planted.x[:2].numpy()
-    with pytest.raises(InputError, match=r"one of client, cluster \(0, 1, 2\) and weights says who predicts"):
+    with pytest.raises(InputError, match=r"one of client, cluster \(0, 1, 2\) and weights must be given"):
         run.predict(x)
     with pytest.raises(InputError, match="client and cluster: one of"):
         run.predict(x, client=1, cluster=1)

@@ -79,7 +79,7 @@ def test_what_cannot_fit_is_refused_before_it_starts(ten, monkeypatch, settings,
 
 
 def test_what_fits_or_lies_elsewhere_is_not(ten, monkeypatch):
-    for free in (10**8, None):
+    for free in (10**8, 10**12):
         monkeypatch.setattr(memory_estimate, "free_memory", lambda free=free: free)
         prepare(from_flat(method="fedavg"), ten)
     monkeypatch.setattr(memory_estimate, "free_memory", lambda: 1)

@@ -11,11 +11,12 @@ from torch import nn
 
 import hcfl
 from hcfl import Config, Federation, InputError
+from hcfl.config import TrainingConfig
 from hcfl.core.cluster_log import Split
 from hcfl.launch import execute
 from hcfl.methods import METHODS
 from hcfl.runs.folder import event_row
-from hcfl.runs.prepare import prepare, with_local_steps
+from hcfl.runs.prepare import filled_training, prepare
 from hcfl.runs.tables import client_rows, describe_partition, summarise
 from helpers import blobs, play
 
@@ -208,11 +209,11 @@ def test_clients_train_as_the_configuration_says():
 def test_small_clients_take_more_and_smaller_steps(planted):
     x, y = blobs(per_class=400)
     large = Federation.from_arrays(x, y, clients=2)
-    config = Config()
-    small_steps, large_steps = (with_local_steps(config, f).training for f in (planted, large))
+    config = TrainingConfig()
+    small_steps, large_steps = (filled_training(config, f) for f in (planted, large))
     assert (small_steps.batch, small_steps.epochs) == (16, 5)
     assert (large_steps.batch, large_steps.epochs) == (128, 1)
-    asked = with_local_steps(Config.parse({"training": {"batch": 7}}), planted).training
+    asked = filled_training(TrainingConfig(batch=7), planted)
     assert (asked.batch, asked.epochs) == (7, 5)
 
 

@@ -6,6 +6,7 @@ import struct
 import zipfile
 from io import BytesIO
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -168,9 +169,9 @@ def test_the_cache_reads_no_files_but_its_own(tmp_path):
 
 
 def test_free_memory_is_that_of_the_container_where_there_is_one(tmp_path, monkeypatch):
-    info, limit, used, details = (tmp_path / name for name in ("meminfo", "max", "current", "stat"))
-    info.write_text("MemTotal: 9000 kB\nMemAvailable: 5000 kB\n")
-    monkeypatch.setattr(available_memory, "MEMORY", info)
+    limit, used, details = (tmp_path / name for name in ("max", "current", "stat"))
+    machine = SimpleNamespace(available=5000 * 1024)
+    monkeypatch.setattr(available_memory.psutil, "virtual_memory", lambda: machine)
     monkeypatch.setattr(available_memory, "CONTAINERS", [(str(limit), str(used), str(details))])
     assert available_memory.free_memory() == 5000 * 1024
     limit.write_text("3000000\n")
@@ -179,9 +180,9 @@ def test_free_memory_is_that_of_the_container_where_there_is_one(tmp_path, monke
     assert available_memory.free_memory() == 900_000
     limit.write_text("max\n")
     assert available_memory.free_memory() == 5000 * 1024
-    info.unlink()
-    assert available_memory.free_memory() > 0  # what the machine has in all
-    assert [available_memory.in_words(size) for size in (12, 1234, 5e6, 2.5e9, 4e15)] == [
+    monkeypatch.undo()
+    assert available_memory.free_memory() > 0
+    assert [available_memory.format_bytes(size) for size in (12, 1234, 5e6, 2.5e9, 4e15)] == [
         "12 bytes",
         "1.23 kB",
         "5 MB",
@@ -276,12 +277,12 @@ def test_a_folder_that_describes_no_federation(changes, sentence, tmp_path):
         tree = json.loads(file.metadata()["hcfl"])
     tree["state"]["outline"] |= changes
     save_file(load_file(path), path, metadata={"hcfl": json.dumps(tree)})
-    checksum.close(path)  # by somebody who knows how
+    checksum.write(path)  # as an attacker could
     with pytest.raises(InputError, match=sentence):
         hcfl.load(tmp_path / "o")
 
 
 def test_numbers_of_samples_take_no_memory():
-    from hcfl.data.outline import _somewhere
+    from hcfl.data.outline import _placeholders
 
-    assert [len(rows) for rows in _somewhere([3, 0, 10**15])] == [3, 0, 10**15]
+    assert [len(rows) for rows in _placeholders([3, 0, 10**15])] == [3, 0, 10**15]

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 import hcfl
 from hcfl.core.cluster_log import Split
 from hcfl.runs import folder as run_folder
-from hcfl.runs.tables import MOST, split_row
+from hcfl.runs.tables import SPLIT_CLIENTS, split_row
 from hcfl.tiers.distance import Distances
 
 
@@ -37,13 +37,13 @@ def test_distances_have_four_digits():
     assert split_row(split_of([0], [1]), Distances((0, 1), matrix), "ab")["distances"] == [[], [0.1235]]
 
 
-@given(st.integers(MOST + 1, 3 * MOST), st.integers(1, MOST), st.integers(0, 99))
+@given(st.integers(SPLIT_CLIENTS + 1, 3 * SPLIT_CLIENTS), st.integers(1, SPLIT_CLIENTS), st.integers(0, 99))
 def test_of_too_many_clients_some_of_each_part_and_the_farthest_pair_stay(clients, second, seed):
     values = np.random.default_rng(seed).random((clients, clients), dtype=np.float32)
     matrix = torch.from_numpy(np.triu(values, 1) + np.triu(values, 1).T)
     split = split_of(range(second, clients), range(second))
     row = split_row(split, Distances(tuple(range(clients)), matrix), range(clients))
-    assert MOST - 2 <= len(row["clients"]) <= MOST
+    assert SPLIT_CLIENTS - 2 <= len(row["clients"]) <= SPLIT_CLIENTS
     assert row["clients_compared"] == clients
     assert len(set(row["clients"])) == len(row["clients"])
     assert 0 < row["in_first_part"] < len(row["clients"])

@@ -17,14 +17,14 @@ from hcfl.cli.settings import add_allow_code, add_settings, changes_of, config_o
 from hcfl.config import from_flat
 from hcfl.errors import InputError, SavingError
 
-NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
-"""What the system says where a disk, a quota or a limit is exhausted."""
+DISK_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+"""Error numbers of a full disk, an exhausted quota, and a file over the limit."""
 
 TRACK_HELP = "let tensorboard, mlflow or wandb follow the run; may be repeated"
 
 
 class _Parser(argparse.ArgumentParser):
-    """Says what is wrong in one sentence."""
+    """A parser that reports an error in one sentence."""
 
     def error(self, message: str) -> NoReturn:
         """Exit with code 2."""
@@ -42,7 +42,9 @@ def build_parser() -> argparse.ArgumentParser:
     parser.add_argument("--version", action="version", version=f"hcfl {__version__}")
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
 
-    demo = commands.add_parser("demo", allow_abbrev=False, help="watch HCFL+ find groups that nobody told it of")
+    demo = commands.add_parser(
+        "demo", allow_abbrev=False, help="watch HCFL+ find groups of clients that were not given to it"
+    )
     demo.add_argument("--seed", default=0, help="the seed of everything (default 0)")
     demo.add_argument("--rounds", default=30, help="rounds of each run (default 30)")
 
@@ -218,7 +220,7 @@ COMMANDS = {
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the command line; returns the exit code: 0 done, 2 bad input, 74 not saved, 130 and 143 interrupted."""
+    """Run the command line; return the exit code: 0 done, 2 bad input, 74 not saved, 130 and 143 interrupted."""
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, TextIOWrapper):  # a terminal without Unicode shows question marks, not a traceback
             stream.reconfigure(errors="replace")
@@ -230,7 +232,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(f"hcfl: {error}", file=sys.stderr)
         return os.EX_IOERR if isinstance(error, SavingError) else 2
     except OSError as error:
-        if error.errno not in NO_ROOM:
+        if error.errno not in DISK_FULL:
             raise
         where = "" if error.filename is None else f"{error.filename}: "
         print(f"hcfl: {where}cannot be written ({error.strerror})", file=sys.stderr)

@@ -1,4 +1,4 @@
-"""The commands for a run that ended: assign a newcomer, export a model. Thin, no logic."""
+"""The commands on a finished run: assign a new client, export a model. Thin, no logic."""
 
 import argparse
 from pathlib import Path
@@ -28,7 +28,7 @@ def add_commands(commands: Any) -> None:
 
 
 def assign(arguments: argparse.Namespace, console: Console) -> None:
-    """Show where a newcomer belongs."""
+    """Assign a new client to clusters and show them."""
     from hcfl.data.readers import npz
     from hcfl.report.assignment import show
     from hcfl.runs.load import load

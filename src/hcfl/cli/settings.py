@@ -37,7 +37,7 @@ def add_settings(parser: argparse.ArgumentParser, sections: Sequence[str] = ()) 
 
 
 def add_allow_code(parser: argparse.ArgumentParser, what: str) -> None:
-    """Add the flag without which code that a file names does not run."""
+    """Add `--allow-code`, without which code that a file names does not run."""
     parser.add_argument("--allow-code", action="store_true", help=f"run the Python code that {what} names, if it does")
 
 
@@ -67,7 +67,7 @@ def config_of(arguments: argparse.Namespace, changes: Sequence[tuple[str, Any]] 
 
 
 def changes_of(settings: Sequence[str]) -> list[tuple[str, Any]]:
-    """Read what `--set` was given."""
+    """Parse the values of `--set`: A.B=C."""
     changes = []
     for setting in settings:
         path, equals, value = setting.partition("=")
@@ -78,7 +78,7 @@ def changes_of(settings: Sequence[str]) -> list[tuple[str, Any]]:
 
 
 def count(name: str, value: Any) -> int:
-    """Read a whole number from 1 on."""
+    """Parse a whole number from 1 on."""
     if not str(value).isdecimal() or int(value) < 1:
         raise InputError(f"--{name} {value}: must be a whole number from 1 on")
     return int(value)

@@ -51,7 +51,7 @@ def from_flat(**settings: Any) -> Config:
     return Config.parse(values)
 
 
-ELSEWHERE = {
+NOT_SWEPT = {
     "seed": "--seeds says how many there are",
     "method.name": "hcfl compare takes several methods",
     "device": "it says where runs happen, not what they find",
@@ -59,7 +59,7 @@ ELSEWHERE = {
     "checkpoint_every": "it says what is kept, not what runs find",
     "checkpoints_kept": "it says what is kept, not what runs find",
 }
-"""Settings that cannot be swept, and why."""
+"""Settings that `--grid` refuses, with the reason."""
 
 Axis = tuple[str, str, tuple[str, ...]]
 """A setting's name as it was typed, its path, and its values."""
@@ -79,8 +79,8 @@ def axis_of(text: str) -> Axis:
         close = get_close_matches(key, paths, n=1)
         hint = f"; did you mean {close[0]}?" if close else ""
         raise InputError(f"--grid {text}: there is no such setting{hint}")
-    if path in ELSEWHERE:
-        raise InputError(f"--grid {text}: cannot be swept, {ELSEWHERE[path]}")
+    if path in NOT_SWEPT:
+        raise InputError(f"--grid {text}: cannot be swept, {NOT_SWEPT[path]}")
     if len(set(values)) < len(values):
         raise InputError(f"--grid {text}: has the same value twice")
     return key, path, values

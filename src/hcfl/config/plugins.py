@@ -16,7 +16,7 @@ def load(field: str, path: str) -> Any:
     where, _, name = path.rpartition(":")
     try:
         return getattr(_module(where), name)
-    except Exception as error:  # whatever a user's file raises while it is imported is the user's to read
+    except Exception as error:  # show the user what the user's file raised
         raise InputError(f"{field} = {path!r}: cannot be imported ({type(error).__name__}: {error})") from error
 
 
@@ -34,7 +34,7 @@ def _module(where: str) -> ModuleType:
 
 
 def named(values: Mapping[str, Any]) -> dict[str, str]:
-    """Return the code that nested settings name, the setting's path → what it says: a choice of a method, the model."""
+    """Return the settings that name code, as {path of the setting: its text}: a method's choices and the model."""
     sections = {name: values.get(name) for name in ("method", "model")}
     method, model = (section if isinstance(section, Mapping) else {} for section in sections.values())
     given = {f"method.{field}": text for field, text in method.items()} | {"model.name": model.get("name")}
@@ -42,7 +42,7 @@ def named(values: Mapping[str, Any]) -> dict[str, str]:
 
 
 def check_trusted(where: str, values: Mapping[str, Any], allow_code: bool) -> None:
-    """Refuse code that a file names, unless somebody has said that it may run: files come from others, too."""
+    """Refuse code that a file names unless the user allows it: the file may come from another user."""
     for path, text in ({} if allow_code else named(values)).items():
         raise InputError(
             f"{where}: {path} = {text!r} would run code; if you trust it, add --allow-code (Python: allow_code=True)"

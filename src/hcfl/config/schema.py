@@ -63,7 +63,7 @@ class Config(Section):
 
     @classmethod
     def parse(cls, values: Mapping[str, Any]) -> Self:
-        """Validate nested values; what is wrong is said in one sentence."""
+        """Validate nested values; raise InputError with one sentence about the first wrong one."""
         try:
             return cls.model_validate(scenarios.applied(values, DataConfig.model_fields))
         except ValidationError as error:
@@ -95,7 +95,7 @@ SHORT_NAMES: dict[str, str] = {
     "method": "method.name",
     "privacy": "privacy.mode",
 }
-"""Names for people that differ from the field's own; every other field is called by its last name."""
+"""Short names that differ from the last part of the field's path, which is the short name of all others."""
 
 
 def flat_fields() -> dict[str, str]:

@@ -17,11 +17,11 @@ Precision = Literal["fp32", "tf32", "bf16"]
 Parameters, averages, weights and distances are single precision in all."""
 
 Order = Literal["heads-first", "together"]
-"""What a split model trains first: heads on frozen features, then the extractor; or both in every step."""
+"""Whether a model with a shared extractor trains its heads first, on frozen features, or both parts in every step."""
 
 
 class AdmissionConfig(Section):
-    """Which uploads count, and how many a round needs."""
+    """Which uploads are accepted, and how many a round needs."""
 
     quorum: float = Field(0.5, gt=0, le=1, description="a round counts with at least this share of the sampled clients")
     tries: int = Field(3, ge=1, description="how often a round without a quorum is played before the run stops")
@@ -31,9 +31,9 @@ class AdmissionConfig(Section):
 
 
 class FaultsConfig(Section):
-    """Which share of the clients fails how. Written as a whole: `drop=0.4,nan=0.1`.
+    """The share of clients with each kind of fault; `drop=0.4,nan=0.1` sets several at once.
 
-    Except for the last kinds, who fails is drawn anew in every round; flipping and scaling clients stay the same.
+    Every round draws its faulty clients anew, except that the clients with `flip` and `scale` stay the same.
     """
 
     drop: float = Field(0.0, ge=0, le=1, description="drop out before they train")
@@ -55,13 +55,13 @@ class FaultsConfig(Section):
 
     @property
     def passing(self) -> dict[str, float]:
-        """The share of each kind that is drawn anew in every round, in their order."""
+        """The shares of the faults that every round draws anew."""
         return self.model_dump(exclude={"deadline", "flip", "scale", "factor"})
 
     @model_validator(mode="before")
     @classmethod
     def _read(cls, given: Any) -> Any:
-        """Read `drop=0.4,nan=0.1`; say which faults there are, where one is unknown."""
+        """Parse `drop=0.4,nan=0.1`; an unknown fault is refused with the list of known ones."""
         if isinstance(given, str):
             pairs = [pair.partition("=") for pair in given.split(",") if pair.strip()]
             if not all(equals for _, equals, _ in pairs):
@@ -242,11 +242,11 @@ class EvaluationConfig(Section):
 
 
 Mode = Literal["none", "local-dp", "central-dp", "secagg"]
-"""Ways to keep clients' uploads from the server, or from whoever sees its models."""
+"""Ways to hide clients' uploads from the server, or from other parties that see its models."""
 
 
 class PrivacyConfig(Section):
-    """What is done to uploads so that less is learnt from them."""
+    """How uploads are protected, so that they reveal less about clients' data."""
 
     mode: Mode = Field(
         "none",

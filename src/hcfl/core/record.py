@@ -1,7 +1,8 @@
-"""What one round gave: the numbers of `metrics.jsonl`, and what changed."""
+"""The record of one round, and the fields of `metrics.jsonl`, which are listed here and nowhere else."""
 
-from dataclasses import dataclass, field
-from typing import Any
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, fields
+from typing import Any, NamedTuple
 
 from hcfl.core.cluster_log import Change
 from hcfl.core.evaluation import Quality
@@ -39,30 +40,62 @@ class Record:
 
 
 Row = dict[str, Any]
+"""A line of a JSON-lines file."""
+
+
+class Metric(NamedTuple):
+    """A field of `metrics.jsonl`."""
+
+    of: Callable[[Record], Any]
+    """Its value, as JSON has it."""
+    plotted: bool = False
+    """Whether the HTML page shows it as a curve over rounds."""
+
+
+METRICS: dict[str, Metric] = {
+    "round": Metric(lambda record: record.round, plotted=True),
+    "participants": Metric(lambda record: record.participants, plotted=True),
+    "clients_seen": Metric(lambda record: sum(record.cluster_sizes.values())),
+    "objective": Metric(lambda record: record.objective, plotted=True),
+    "val": Metric(lambda record: record.val, plotted=True),
+    "test": Metric(lambda record: record.test, plotted=True),
+    "test_per_concept": Metric(lambda record: list(record.test_per_concept) or None),
+    "clusters": Metric(lambda record: record.clusters, plotted=True),
+    "cluster_ids": Metric(lambda record: list(record.cluster_sizes)),
+    "cluster_sizes": Metric(lambda record: list(record.cluster_sizes.values())),
+    "ari": Metric(lambda record: record.quality.ari, plotted=True),
+    "ari_affected": Metric(lambda record: record.quality.ari_affected),
+    "nmi": Metric(lambda record: record.quality.nmi, plotted=True),
+    "purity": Metric(lambda record: record.quality.purity, plotted=True),
+    "pairs_without_shared_class": Metric(lambda record: record.without_shared_class),
+    "bytes_up": Metric(lambda record: sum(record.up.values())),
+    "bytes_down": Metric(lambda record: sum(record.down.values())),
+    "bytes_up_by_part": Metric(lambda record: record.up),
+    "bytes_down_by_part": Metric(lambda record: record.down),
+    "seconds": Metric(lambda record: sum(record.seconds.values()), plotted=True),
+    "seconds_by_phase": Metric(lambda record: record.seconds),
+}
+"""Every field of `metrics.jsonl`, in the order of a line. A new metric is a line here and one in docs/run-folder.md."""
+
+CURVES = tuple(name for name, metric in METRICS.items() if metric.plotted)
+"""The fields that the HTML page shows as curves: one number a round."""
 
 
 def metrics_row(record: Record) -> Row:
-    """Return one line of `metrics.jsonl`."""
-    return {
-        "round": record.round,
-        "participants": record.participants,
-        "clients_seen": sum(record.cluster_sizes.values()),
-        "objective": record.objective,
-        "val": record.val,
-        "test": record.test,
-        "test_per_concept": list(record.test_per_concept) or None,
-        "clusters": record.clusters,
-        "cluster_ids": list(record.cluster_sizes),
-        "cluster_sizes": list(record.cluster_sizes.values()),
-        "ari": record.quality.ari,
-        "ari_affected": record.quality.ari_affected,
-        "nmi": record.quality.nmi,
-        "purity": record.quality.purity,
-        "pairs_without_shared_class": record.without_shared_class,
-        "bytes_up": sum(record.up.values()),
-        "bytes_down": sum(record.down.values()),
-        "bytes_up_by_part": record.up,
-        "bytes_down_by_part": record.down,
-        "seconds": sum(record.seconds.values()),
-        "seconds_by_phase": record.seconds,
+    """Return a round's line of `metrics.jsonl`."""
+    return {name: metric.of(record) for name, metric in METRICS.items()}
+
+
+def record_of(row: Row, changes: Sequence[Change] = ()) -> Record:
+    """Return the record that a line of `metrics.jsonl` was written from, with the changes of the clusters."""
+    unchanged = {each.name: row[each.name] for each in fields(Record) if each.name in row}
+    nested = {
+        "test_per_concept": tuple(row["test_per_concept"] or ()),
+        "cluster_sizes": dict(zip(row["cluster_ids"], row["cluster_sizes"], strict=True)),
+        "quality": Quality(**{each.name: row[each.name] for each in fields(Quality)}),
+        "without_shared_class": row["pairs_without_shared_class"],
+        "down": row["bytes_down_by_part"],
+        "up": row["bytes_up_by_part"],
+        "seconds": row["seconds_by_phase"],
     }
+    return Record(**{**unchanged, **nested, "changes": tuple(changes)})

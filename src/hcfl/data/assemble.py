@@ -1,4 +1,4 @@
-"""Samples + settings + seed → federation: partition, concepts, noise, held-out data (spec §7 and §8)."""
+"""Builds a federation from samples, settings and a seed: partition, concepts, noise, held-out data."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -16,7 +16,7 @@ from hcfl.data import feature_shift, partition, shifts
 from hcfl.data.feature_shift import Corruption
 from hcfl.data.federation import VISIBLE_SHARE, Federation, Newcomer, Truth
 from hcfl.data.readers import cache
-from hcfl.data.readers.available_memory import check_room
+from hcfl.data.readers.available_memory import check_memory
 from hcfl.data.sources import Samples, check_arrays, read
 from hcfl.errors import InputError
 from hcfl.models.inputs import Scaling
@@ -27,11 +27,11 @@ FIT_SHARE = 0.9
 """Share of the test samples whose labels choose a newcomer's weights; the rest measure."""
 
 DEFAULTS: dict[str, dict[str, Any]] = {
-    # Three concepts that relabel most classes and a mild label shift: no single model can serve everybody.
+    # Three concepts that relabel most classes and a mild label shift: no single model can serve all clients.
     "digits": {"clients": 30, "alpha": 10.0, "beta": 0.9},
     "": {"clients": 10, "alpha": 1.0, "beta": 0.0},
 }
-"""What a source's federation looks like unless told otherwise; the empty name is any other source."""
+"""Default settings of a source's federation; the empty name stands for any other source."""
 
 
 def build(config: DataConfig, seed: int) -> Federation:
@@ -58,7 +58,7 @@ def from_arrays(
 
 
 def assemble(samples: Samples, config: DataConfig, seed: int) -> Federation:
-    """Deal samples to clients, or take the federation as the samples say it is."""
+    """Deal samples to simulated clients, or use the clients that the samples name."""
     if samples.client is not None:
         return _natural(samples, config, seed)
     return _simulated(samples, filled_in(config), seed)
@@ -105,7 +105,7 @@ def _simulated(samples: Samples, config: DataConfig, seed: int) -> Federation:
     assert config.clients is not None
     assert config.beta is not None
     if config.samples is not None:
-        samples = _some(samples, config.samples, config.test_share, seed)
+        samples = _subset(samples, config.samples, config.test_share, seed)
     if config.copies > 1:
         samples = _copied(samples, config.copies, config.test_share, seed)
     y, classes, notes = samples.y, len(samples.class_names), list(samples.notes)
@@ -161,8 +161,8 @@ def _pool_and_test(samples: Samples, share: float, seed: int) -> tuple[Rows, Row
     return partition.holdout(samples.y, share, rng.numpy_generator(seed, "test set"))
 
 
-def _some(samples: Samples, number: int, share: float, seed: int) -> Samples:
-    """Draw so many training samples, and at most as many test samples."""
+def _subset(samples: Samples, number: int, share: float, seed: int) -> Samples:
+    """Draw `number` training samples, and at most as many test samples."""
     draw = rng.numpy_generator(seed, "samples")
     pool, test = _pool_and_test(samples, share, seed)
     if number > len(pool):
@@ -174,10 +174,10 @@ def _some(samples: Samples, number: int, share: float, seed: int) -> Samples:
 
 
 def _copied(samples: Samples, copies: int, share: float, seed: int) -> Samples:
-    """Return the training samples so many times, one copy after another, then the test samples."""
+    """Return `copies` copies of the training samples, one after another, then the test samples."""
     pool, test = _pool_and_test(samples, share, seed)
     rows = np.concatenate([np.tile(pool, copies), test])
-    check_room(f"data.copies = {copies}", len(rows) * samples.x[:1].nbytes)
+    check_memory(f"data.copies = {copies}", len(rows) * samples.x[:1].nbytes)
     identity = None if samples.identity is None else f"{samples.identity} {copies} copies"
     mask = np.arange(len(rows)) >= copies * len(pool)
     return replace(samples, x=samples.x[rows], y=samples.y[rows], test=mask, identity=identity)
@@ -299,7 +299,7 @@ def _federation(
 
 
 def _rows(x: Tensor, rows: Rows) -> Tensor:
-    """Return some rows; a view where they lie side by side, as a source's own test set does."""
+    """Return rows of x; a view where they are contiguous, as a source's own test set is."""
     first, last = int(rows[0]), int(rows[-1])
     if last - first + 1 == len(rows) and (np.diff(rows) == 1).all():
         return x[first : last + 1]
@@ -307,10 +307,10 @@ def _rows(x: Tensor, rows: Rows) -> Tensor:
 
 
 def train_and_val(rows: Rows, share: float, seed: int, client: int, images: int | None = None) -> tuple[Tensor, Tensor]:
-    """Hold a share out, at least one sample; a client of one sample has nothing to hold out.
+    """Split a client's rows into training and held-out rows: `share` of them, at least one, but none of a single row.
 
     Where the training set was copied, rows that differ by a multiple of `images` are the same image. A client does not
-    train on an image that it holds out, and holds nothing out where nothing would be left to train on.
+    train on an image that it holds out, and holds none out where no training sample would be left.
     """
     order = rng.numpy_generator(seed, "validation", client).permutation(rows)
     held_out = min(max(1, round(share * len(rows))), len(rows) - 1)

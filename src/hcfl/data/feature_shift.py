@@ -1,4 +1,4 @@
-"""Feature shift: every client's images come from a camera of its own (spec §7)."""
+"""Feature shift: each client's images have one corruption, as if each client had its own camera."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -22,7 +22,7 @@ ORIGINAL = "original"
 
 @dataclass(frozen=True)
 class Corruption:
-    """What happened to all images of a client; `original` means nothing did, whatever the severity."""
+    """The corruption of all images of a client; `original` leaves them unchanged at any severity."""
 
     name: str
     severity: int
@@ -51,7 +51,7 @@ def _drawn(names: Sequence[str], seed: int, client: int) -> Corruption:
 
 
 def check(x: NDArray[Any]) -> None:
-    """Refuse what is no image, or too small a one."""
+    """Refuse arrays that are not images of bytes, and images that are too small."""
     if x.ndim == 4 and min(x.shape[1:3]) < SMALLEST:
         raise InputError(
             f"data.corruptions = random: the images have {x.shape[2]}×{x.shape[1]} pixels, "
@@ -73,9 +73,9 @@ def apply(
     root: Path,
     workers: int | None = None,
 ) -> tuple[NDArray[np.uint8], tuple[str, ...]]:
-    """Return x with the rows of every client corrupted its way, from the cache where it is there; and notes.
+    """Return x with each client's rows corrupted, from the cache if possible, and notes for the user.
 
-    Other rows, the test images among them, stay clean. `identity` says what x is, where somebody knows.
+    Other rows, such as the test images, stay clean. `identity` is a key of x for the cache; None hashes x itself.
     """
     key = cache.identity(identity or x, _version(), seed, drawn, *parts)
 
@@ -97,7 +97,7 @@ def _corrupt(images: NDArray[np.uint8], corruption: Corruption, seed: int, clien
 
 
 def _version() -> str:
-    """Return a name for how corruptions are computed: the code itself, since a cache must not outlive it."""
+    """Return a hash of the code that corrupts, so that the cache does not outlive it."""
     digest = blake2b(digest_size=8)
     for path in sorted(Path(corruptions.__file__).parent.glob("*.py")):
         digest.update(path.read_bytes())

@@ -23,14 +23,14 @@ VISIBLE_SHARE = 0.15
 
 @dataclass(frozen=True)
 class Truth:
-    """What nobody in the federation knows, for measurement only."""
+    """The true concepts, which neither server nor clients see; for measurement only."""
 
     concept: NDArray[np.int64]
     """(clients,): the true concept; concepts that mean the same have the same number."""
     affected: NDArray[np.bool_] | None
-    """(clients,): whose concept is visible in their samples at all; None where the relabelling is not known."""
+    """(clients,): whether a client's samples show its concept at all; None where the relabelling is not known."""
     names: tuple[Any, ...]
-    """What each concept is called."""
+    """The names of the concepts."""
 
     @property
     def concepts(self) -> int:
@@ -40,7 +40,7 @@ class Truth:
 
 @dataclass(frozen=True)
 class Newcomer:
-    """Somebody who never trains: labelled test samples choose its weights (`fit`), the others `score` them."""
+    """A virtual client that never trains: its `fit` samples choose its weights, its `score` samples measure them."""
 
     name: str
     fit_rows: Tensor
@@ -51,11 +51,11 @@ class Newcomer:
 
 @dataclass(frozen=True)
 class Federation:
-    """All clients' data in one pool; clients hold rows of it. Nobody's rows overlap."""
+    """All clients' data in one pool; each client holds rows of it, and no two clients hold the same row."""
 
     name: str
     settings: DataConfig
-    """How it was built, all filled in."""
+    """How it was built, with all defaults filled in."""
     x: Tensor
     """(N, …) as stored: uint8 or float32."""
     y: Tensor
@@ -66,13 +66,13 @@ class Federation:
     """Rows of each client's held-out data."""
     test_x: Tensor | None
     newcomers: tuple[Newcomer, ...]
-    """One for each concept; none without a test set."""
+    """One for each concept; empty without a test set."""
     scaling: Scaling
     class_names: tuple[str, ...]
     client_names: tuple[Any, ...]
     truth: Truth | None
     corruptions: tuple[Corruption, ...] | None = None
-    """What happened to each client's images, where something did."""
+    """The corruption of each client's images; None where images are not corrupted."""
     notes: tuple[str, ...] = ()
     """What a user should know about how the data were dealt."""
 
@@ -90,21 +90,25 @@ class Federation:
     ) -> "Federation":
         """Build a federation from arrays.
 
-        With `client` (one id per sample) the federation is the natural one. Without, samples are dealt to simulated
-        clients by `settings`, which are the fields of the configuration's `data` section (clients, alpha, beta, …).
+        `x` are inputs, (N, D), (N, T, D), (N, H, W) or (N, H, W, C), and `y` their labels, (N,). With `client`, (N,),
+        the client of each sample, the federation has these clients, and `concept`, (N,), may tell the true concept of
+        each. Without, samples are dealt to simulated clients by `settings`, the fields of the configuration's `data`
+        section. `test`, (N,), marks the samples of the global test set.
+
+        >>> Federation.from_arrays(x, y, clients=10, alpha=0.5)  # doctest: +SKIP
         """
-        from hcfl.data.assemble import from_arrays  # build.py makes federations, so it cannot be imported above
+        from hcfl.data.assemble import from_arrays  # assemble.py imports this module
 
         return from_arrays(x, y, client, concept, test, name, seed, settings)
 
     @property
     def clients(self) -> int:
-        """M."""
+        """The number of clients, M."""
         return len(self.train)
 
     @property
     def classes(self) -> int:
-        """C."""
+        """The number of classes, C."""
         return len(self.class_names)
 
     @property
@@ -114,20 +118,20 @@ class Federation:
 
     def local_data(self, clients: Sequence[int]) -> LocalData:
         """Return the training data of some clients, one after another."""
-        everybody = len(clients) == self.clients and all(map(eq, clients, range(self.clients)))
-        return self._everybody if everybody else self._lined_up(clients)
+        all_clients = len(clients) == self.clients and all(map(eq, clients, range(self.clients)))
+        return self._all_local_data if all_clients else self._concatenated(clients)
 
     @property
     def as_stored(self) -> bool:
-        """Whether images stay bytes until a batch needs them: on a GPU. A CPU would spend more on scaling them anew."""
+        """Whether images stay bytes and are scaled batch by batch: on a GPU. A CPU is faster if it scales all once."""
         return self.x.is_cuda
 
     @cached_property
-    def _everybody(self) -> LocalData:
-        """All clients' training data, lined up once: where all take part, every round needs the same."""
-        return self._lined_up(range(self.clients))
+    def _all_local_data(self) -> LocalData:
+        """All clients' training data, kept: with full participation, every round needs the same."""
+        return self._concatenated(range(self.clients))
 
-    def _lined_up(self, clients: Sequence[int]) -> LocalData:
+    def _concatenated(self, clients: Sequence[int]) -> LocalData:
         parts = [self.train[client] for client in clients]
         rows = parts[0] if len(parts) == 1 else torch.cat(parts)
         inputs = Scaled(self.x[rows.to(self.x.device)], self.scaling)
@@ -141,7 +145,7 @@ class Federation:
 
     @cached_property
     def val_segments(self) -> Segments:
-        """Whose `val_rows` are."""
+        """Which client each of `val_rows` belongs to."""
         return Segments(tuple(len(rows) for rows in self.val))
 
     def class_table(self) -> NDArray[np.int64]:
@@ -154,7 +158,7 @@ class Federation:
         )
 
     def to(self, device: torch.device) -> "Federation":
-        """Move the inputs to a device, as stored; labels and rows stay where weights are found, on the CPU."""
+        """Move the inputs to a device, as stored; labels and rows stay on the CPU, where weights are computed."""
         return replace(
             self,
             x=self.x.to(device),

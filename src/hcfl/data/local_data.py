@@ -16,7 +16,7 @@ class LocalData:
     labels: Tensor
     classes: int
     segments: Segments
-    """Whose samples they are."""
+    """Which client each sample belongs to."""
 
     @classmethod
     def alone(cls, inputs: Inputs, labels: Tensor, classes: int) -> "LocalData":

@@ -1,4 +1,4 @@
-"""From a source's name to the folder that holds it."""
+"""Finds the folder of a data source by its name, or downloads it."""
 
 import os
 from importlib.util import find_spec
@@ -15,10 +15,10 @@ HUB = {
     "tiny-imagenet": "zh-plus/tiny-imagenet",
     "fashion-mnist": "zalando-datasets/fashion_mnist",
 }
-"""Sources that have a name, and where the hub has them."""
+"""Named sources, and their repositories on the hub."""
 
 FOLDERS = {"tiny-imagenet": ("tiny-imagenet", "tiny-imagenet-200", "tiny-imagenet-150")}
-"""What the folder of a source may be called, if not like the source."""
+"""Folder names of a source, where they differ from its own name."""
 
 SYSTEM = Path("/usr/share/datasets")
 """Where Debian's packages put data sets, fashion-mnist among them."""
@@ -27,7 +27,7 @@ PREFIX = "hf:"
 
 
 def data_dir(config: DataConfig) -> Path:
-    """Return where local copies lie: the setting, $HCFL_DATA, or `data` in the cache."""
+    """Return the folder of local copies: the setting, $HCFL_DATA, or `data` in the cache."""
     chosen = config.data_dir or os.environ.get("HCFL_DATA")
     return Path(chosen).expanduser() if chosen else cache.location(config.cache_dir) / "data"
 

@@ -1,4 +1,4 @@
-"""A federation without its data: what a run that ended has to know to meet somebody new."""
+"""A federation without its samples: what a finished run keeps, to predict and to assign new clients."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -17,7 +17,7 @@ Name = bool | int | str
 
 @dataclass(frozen=True)
 class Outline:
-    """Shapes, names and sizes; no sample, and nothing measured on one."""
+    """Shapes, names and sizes of a federation; no samples and no statistics of them."""
 
     name: str
     shape: tuple[int, ...]
@@ -35,7 +35,7 @@ class Outline:
     concept_names: tuple[Name, ...] = ()
 
     def __post_init__(self) -> None:
-        """Refuse what no federation is like: outlines are read from files."""
+        """Refuse impossible values, since outlines are read from files."""
         clients, counts = len(self.client_names), (*self.train, *self.held_out)
         tables = (self.train, self.held_out, self.concept, self.affected)
         if not 1 <= len(self.shape) <= 3 or min(self.shape) < 1 or self.stored not in ("uint8", "float32"):
@@ -61,7 +61,7 @@ class Outline:
         )
 
     def federation(self, settings: DataConfig, scaling: Scaling) -> Federation:
-        """Return a federation whose samples are elsewhere."""
+        """Return a federation with these names and sizes, but without samples."""
         truth = None
         if self.concept is not None:
             affected = None if self.affected is None else np.array(self.affected)
@@ -71,8 +71,8 @@ class Outline:
             settings=settings,
             x=torch.zeros(0, *self.shape, dtype=getattr(torch, self.stored)),
             y=torch.zeros(0, dtype=torch.long),
-            train=_somewhere(self.train),
-            val=_somewhere(self.held_out),
+            train=_placeholders(self.train),
+            val=_placeholders(self.held_out),
             test_x=None,
             newcomers=(),
             scaling=scaling,
@@ -82,6 +82,6 @@ class Outline:
         )
 
 
-def _somewhere(sizes: Sequence[int]) -> tuple[Any, ...]:
-    """Stand in for rows of data that are not here: only their number means something, and takes no memory."""
+def _placeholders(sizes: Sequence[int]) -> tuple[Any, ...]:
+    """Return placeholders for rows of missing data; only their number has a meaning, and they take no memory."""
     return tuple(torch.zeros(1, dtype=torch.long).expand(size) for size in sizes)

@@ -1,4 +1,4 @@
-"""Label shift: which client holds which samples (spec §7). Everything is decided by a seeded generator."""
+"""Label shift: deals samples to clients, by a seeded generator."""
 
 from collections.abc import Sequence
 from typing import Literal
@@ -38,8 +38,8 @@ def lda(
 
     `total`: α is the total concentration, Dir(α·p) with p the class proportions still left, as the field's scripts
     compute it. `per-class`: α is the concentration of one class, Dir(α·C·p): the textbook Dir(α, …, α) for balanced
-    classes. Weighing by what is left, here too, keeps the last clients from being the ones who get the leftovers. All
-    clients are equally large and every sample is used once.
+    classes. In both, p counts the samples still left, so that the last clients do not get only leftovers. All clients
+    are equally large and every sample is used once.
     """
     sizes = _sizes(len(labels), clients)
     piles = [generator.permutation(np.flatnonzero(labels == c)) for c in np.unique(labels)]
@@ -58,13 +58,13 @@ def lda(
 
 
 def _draw(left: Rows, mix: NDArray[np.float64], size: int, generator: np.random.Generator) -> Rows:
-    """Draw how many samples to take from each class; what an exhausted class cannot give, the others share."""
+    """Draw the number of samples of each class; the other classes share what an exhausted class lacks."""
     take = np.zeros_like(left)
     while (missing := size - int(take.sum())) > 0:
-        room = left - take
-        share = np.where(room > 0, mix, 0)
-        share = share if share.sum() > 0 else room.astype(float)
-        take = take + np.minimum(generator.multinomial(missing, share / share.sum()), room)
+        available = left - take
+        share = np.where(available > 0, mix, 0)
+        share = share if share.sum() > 0 else available.astype(float)
+        take = take + np.minimum(generator.multinomial(missing, share / share.sum()), available)
     return take
 
 
@@ -99,11 +99,11 @@ def classes_per_client(
             for holder, share in zip(holders, np.array_split(rows, len(holders)), strict=True):
                 parts[holder].append(share)
     merged = [np.concatenate(part) for part in parts]
-    _nobody_empty(merged)
+    _check_no_client_empty(merged)
     return merged
 
 
-def _nobody_empty(parts: Sequence[Rows]) -> None:
+def _check_no_client_empty(parts: Sequence[Rows]) -> None:
     empty = [client for client, part in enumerate(parts) if len(part) == 0]
     if empty:
         raise InputError(

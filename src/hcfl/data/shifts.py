@@ -1,4 +1,4 @@
-"""Concept shift and label noise: what a client's labels mean (spec §7)."""
+"""Concept shift and label noise: how clients' labels are changed."""
 
 from math import floor
 from typing import Literal

@@ -1,4 +1,4 @@
-"""Where samples come from: the embedded digits, image files, or a user's own arrays, checked before they are used."""
+"""Reads and checks samples: scikit-learn's digits, image files, or the user's own arrays."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -27,15 +27,15 @@ class Samples:
     y: NDArray[np.int64]
     class_names: tuple[str, ...]
     client: NDArray[Any] | None = None
-    """Who holds each sample, where the federation is a natural one."""
+    """The client of each sample; None where samples are dealt to simulated clients."""
     concept: NDArray[Any] | None = None
-    """The true concept of each sample's client, where somebody knows it."""
+    """The true concept of each sample's client, where it is known."""
     test: NDArray[np.bool_] | None = None
     """Which samples are the global test set."""
     identity: str | None = None
-    """A short name for exactly these x, where they have one."""
+    """A key of exactly these x for the cache, where they have one."""
     notes: tuple[str, ...] = ()
-    """What a user should know about how they were read."""
+    """Notes for the user about how they were read."""
 
 
 def read(config: DataConfig) -> Samples:
@@ -76,7 +76,7 @@ def read_images(folder: Path, config: DataConfig) -> Samples:
 
 
 def _reader(folder: Path, resize: int | None) -> tuple[list[Path], Callable[[], cache.Entry]]:
-    """Return the files of a folder, and what decodes them."""
+    """Return the files of a folder, and the function that decodes them."""
     if paths := parquet.files(folder):
         return paths, partial(parquet.read, folder, paths, resize)
     if paths := idx.files(folder):

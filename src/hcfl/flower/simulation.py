@@ -1,7 +1,6 @@
 """`--engine flower`: the same run on Flower's simulation, in processes of its own that end with it."""
 
 import os
-import signal
 import socket
 import subprocess
 import sys
@@ -14,6 +13,7 @@ from tempfile import TemporaryDirectory
 from urllib.error import URLError
 from urllib.request import urlopen
 
+import psutil
 import tomli_w
 
 from hcfl.core.record import Record
@@ -21,8 +21,9 @@ from hcfl.errors import InputError
 from hcfl.flower import deploy
 from hcfl.runs import checkpoint
 from hcfl.runs import folder as run_folder
-from hcfl.runs.loop import OnRound, Prepared
+from hcfl.runs.loop import OnRound, Prepared, ShouldStop
 from hcfl.runs.run import Run
+from hcfl.runs.tables import summarise
 
 QUIET = {
     "FLWR_TELEMETRY_ENABLED": "0",
@@ -39,18 +40,25 @@ START, GRACE = 60.0, 10.0
 """Seconds that the SuperLink may take to start, and all of them to end."""
 
 
-def run(prepared: Prepared, path: Path, on_round: OnRound | None, going_on: bool = False) -> Run:
-    """Play a run, or go on with it."""
+def run(
+    prepared: Prepared,
+    path: Path,
+    on_round: OnRound | None,
+    should_stop: ShouldStop | None = None,
+    resumed: bool = False,
+) -> Run:
+    """Run, or resume, an experiment in Flower's simulation; stop after a round where `should_stop()` is true."""
     path = path.absolute()
     _refuse_what_others_cannot_build(prepared)
-    if not going_on:  # say now what would be said later by another process
+    stopped = False
+    if not resumed:  # say now what would be said later by another process
         run_folder.discard(run_folder.create(path, prepared.config))
     with TemporaryDirectory(prefix="hcfl-flower-") as folder, superlink(Path(folder)) as environment:
         problem = Path(folder) / "problem"
         told = {
             "experiment": prepared.config.to_yaml(),
             "out": str(path),
-            "resume": str(path) if going_on else "",
+            "resume": str(path) if resumed else "",
             "problem-file": str(problem),
         }
         app = Path(folder) / "app"
@@ -71,9 +79,14 @@ def run(prepared: Prepared, path: Path, on_round: OnRound | None, going_on: bool
                 for record in _records(path, played):
                     if on_round is not None:
                         on_round(record)
+                    if should_stop is not None and should_stop():
+                        stopped = True
+                        break
             finally:
                 played.terminate()
                 played.wait()
+        if stopped:
+            return _up_to_last_checkpoint(prepared, path)
         if problem.exists():
             raise InputError(problem.read_text(encoding="utf-8"))
         if not (path / run_folder.SUMMARY).exists():
@@ -86,6 +99,16 @@ def run(prepared: Prepared, path: Path, on_round: OnRound | None, going_on: bool
     return Run(
         path, prepared.config, setting.federation, summary, metrics, state, setting.method, setting.network, profiles
     )
+
+
+def _up_to_last_checkpoint(prepared: Prepared, path: Path) -> Run:
+    """Return a run that was stopped; its last round may have no checkpoint yet, then resuming repeats it."""
+    config, setting, rows = prepared.config, prepared.setting, run_folder.rows(path, run_folder.METRICS)
+    saved = checkpoint.files(path / run_folder.CHECKPOINT)
+    state = checkpoint.read(saved[0]).state if saved else prepared.state
+    truth = setting.federation.truth
+    summary = summarise(setting.method.name, config, None if truth is None else truth.concepts, rows)
+    return Run(path, config, setting.federation, summary, rows, state, setting.method, setting.network, None)
 
 
 def _refuse_what_others_cannot_build(prepared: Prepared) -> None:
@@ -124,34 +147,21 @@ def superlink(folder: Path) -> Iterator[dict[str, str]]:
 
 
 def end(process: "subprocess.Popen[bytes]") -> None:
-    """End a process and all that it started, Ray included: Flower detaches them, so they would not end with it."""
-    started = _descendants(process.pid)
-    for how, patience in ((signal.SIGTERM, GRACE), (signal.SIGKILL, 0.0)):
-        for pid in (*started, process.pid):
-            with suppress(ProcessLookupError):
-                os.kill(pid, how)
-        end = time.monotonic() + patience
-        while time.monotonic() < end and (process.poll() is None or any(map(_is_alive, started))):
-            time.sleep(0.1)
+    """End a process and all processes that it started: Flower detaches them, Ray's too, and they would run on."""
+    started: list[psutil.Process] = []
+    with suppress(psutil.NoSuchProcess):
+        started = psutil.Process(process.pid).children(recursive=True)
+    deadline = time.monotonic() + GRACE
+    for each in (*started, process):
+        with suppress(psutil.NoSuchProcess):
+            each.terminate()
+    _, alive = psutil.wait_procs(started, timeout=GRACE)
+    with suppress(subprocess.TimeoutExpired):
+        process.wait(max(0.0, deadline - time.monotonic()))
+    for each in (*alive, process):
+        with suppress(psutil.NoSuchProcess):
+            each.kill()
     process.wait()
-
-
-def _is_alive(pid: int) -> bool:
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    return True
-
-
-def _descendants(pid: int) -> list[int]:
-    """Return the processes that a process started, and that those started."""
-    table = subprocess.run(["ps", "-eo", "pid=,ppid="], stdout=subprocess.PIPE, text=True, check=True).stdout
-    parents = {int(child): int(parent) for child, parent in map(str.split, table.splitlines())}
-    found = [pid]
-    for known in found:  # it grows while we go through it
-        found += [child for child, parent in parents.items() if parent == known]
-    return found[1:]
 
 
 def _wait_until_up(process: "subprocess.Popen[bytes]", port: int) -> None:
@@ -173,7 +183,7 @@ def _records(path: Path, played: "subprocess.Popen[bytes]") -> Iterator[Record]:
         rows = run_folder.rows(path, run_folder.METRICS)
         for row in rows[seen:]:
             changed = any(event["round"] == row["round"] for event in run_folder.rows(path, run_folder.EVENTS))
-            yield run_folder.record_of(path, row, changed)
+            yield run_folder.read_record(path, row, changed)
         seen = len(rows)
         if ended:
             return

@@ -14,7 +14,7 @@ from hcfl.report import page, plots, tables
 from hcfl.runs import folder as run_folder
 from hcfl.runs import interrupt, progress
 from hcfl.runs.folder import place_of
-from hcfl.runs.loop import OnRound
+from hcfl.runs.loop import OnRound, ShouldStop
 from hcfl.runs.prepare import prepare
 from hcfl.runs.run import Run
 
@@ -27,8 +27,9 @@ def run_and_show(config: Config, out: Path | None, console: Console, track: Sequ
 def resume_and_show(path: Path, console: Console, track: Sequence[str] = (), allow_code: bool = False) -> Run:
     """Go on with a run that was interrupted and show what it found."""
     config = Config.load(path / run_folder.CONFIG)
-    with _shown(config, path, console) as on_round:
-        run = resume(path, on_round, track, on_note=partial(_note, console), allow_code=allow_code)
+    with _shown(config, path, console) as (on_round, should_stop):
+        on_note = partial(_note, console)
+        run = resume(path, on_round, track, on_note, allow_code, should_stop)
     return _show(run, console)
 
 
@@ -63,18 +64,18 @@ def _run(config: Config, out: Path | None, console: Console, track: Sequence[str
     for note in prepared.setting.federation.notes:
         _note(console, note)
     path = out or place_of(prepared.config)
-    with _shown(config, path, console) as on_round:
-        return execute(prepared, path, on_round, track)
+    with _shown(config, path, console) as (on_round, should_stop):
+        return execute(prepared, path, on_round, track, should_stop)
 
 
 @contextmanager
-def _shown(config: Config, path: Path, console: Console) -> Iterator[OnRound]:
-    """Give what shows each round, and ends the run after one in which somebody asked for that."""
+def _shown(config: Config, path: Path, console: Console) -> Iterator[tuple[OnRound, ShouldStop]]:
+    """Give the function that shows each round, and the one that says whether a signal asked the run to stop."""
     with (
         progress.show(config.method.name, config.training.rounds, console) as on_round,
-        interrupt.after_the_round(on_round, path, elsewhere=config.engine == "flower") as tell,
+        interrupt.stop_after_round(path, in_other_process=config.engine == "flower") as should_stop,
     ):
-        yield tell
+        yield on_round, should_stop
 
 
 def _note(console: Console, note: str) -> None:

@@ -1,6 +1,7 @@
-"""Files that are there as a whole or not at all, whenever the machine stops.
+"""Atomic writes: a file is complete or does not exist, even if the machine stops in between.
 
-A file is written beside its place, flushed to the disk and renamed; where that fails, nothing of it stays.
+The content goes to a temporary file in the same folder, is flushed to disk, and the file is renamed; where that fails,
+the temporary file is removed.
 """
 
 import os
@@ -9,12 +10,12 @@ from contextlib import contextmanager
 from pathlib import Path
 
 UNFINISHED = ".unfinished"
-"""What is added to the name of a file that is being written."""
+"""The suffix of a file that is being written."""
 
 
 @contextmanager
 def replacing(path: Path) -> Iterator[Path]:
-    """Give the place where a file is written before it takes the place of what was there."""
+    """Give the path of a temporary file, which replaces `path` when the block ends without an error."""
     path.parent.mkdir(parents=True, exist_ok=True)
     unfinished = path.with_name(path.name + UNFINISHED)
     try:
@@ -28,13 +29,13 @@ def replacing(path: Path) -> Iterator[Path]:
 
 
 def write_text(path: Path, text: str) -> None:
-    """Write a text, in the place of what was there before."""
+    """Write a text file atomically."""
     with replacing(path) as unfinished:
         unfinished.write_text(text, encoding="utf-8", newline="")
 
 
 def flush(path: Path) -> None:
-    """Wait until the disk has a file, or a folder's entries."""
+    """Wait until the disk has stored a file, or the entries of a folder."""
     handle = os.open(path, os.O_RDONLY)
     try:
         os.fsync(handle)
@@ -43,6 +44,6 @@ def flush(path: Path) -> None:
 
 
 def sweep(folder: Path) -> None:
-    """Remove what a writer that was killed left unfinished."""
+    """Remove the temporary files of a process that was killed while it wrote."""
     for unfinished in folder.glob(f"*{UNFINISHED}"):
         unfinished.unlink(missing_ok=True)

@@ -1,4 +1,4 @@
-"""Save and load a run's state, and what newcomers need to be met."""
+"""Save and load a run's state, and what it takes to assign new clients to its clusters."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,49 +13,49 @@ from hcfl.models.inputs import Scaling
 from hcfl.runs import state_file
 
 FORMAT = 5
-"""Version of the layout; another one is refused."""
+"""Version of a checkpoint's layout; other versions are refused."""
 
 NAME, SUFFIX = "round-", ".safetensors"
-"""A checkpoint is called by its round."""
+"""A checkpoint's file name is its round between these two."""
 
-BEFORE = "state.safetensors"
-"""What the only checkpoint of a run was called up to format 4."""
+FORMAT_4_FILE = "state.safetensors"
+"""The name of a run's only checkpoint up to format 4."""
 
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """Everything needed to go on, and to predict: models, tables, every client's state, newcomers, scaling."""
+    """Everything needed to resume a run and to predict: models, tables, client states, newcomers, scaling."""
 
     state: RunState
     scaling: Scaling
     config: str
-    """The configuration of the run, as YAML: with another one it would not be the same run."""
+    """The configuration of the run, as YAML; a run resumes only with the same one."""
 
 
 def file_of(folder: Path, round_: int) -> Path:
-    """Return where the checkpoint after a round is."""
+    """Return the path of the checkpoint after a round."""
     return folder / f"{NAME}{round_}{SUFFIX}"
 
 
 def save(folder: Path, state: RunState, scaling: Scaling, config: Config) -> None:
-    """Write a checkpoint; of the others, only the last few before it stay, as many as the configuration says."""
+    """Write a checkpoint and delete old ones; the configuration says how many are kept."""
     round_ = state.server.round
     state_file.write(file_of(folder, round_), Checkpoint(state, scaling, config.to_yaml()), FORMAT)
     kept = [file_of(folder, number) for number in rounds(folder) if number <= round_][: config.checkpoints_kept]
     for path in files(folder):
-        if path not in kept:  # too old, or of rounds that were taken back
+        if path not in kept:  # too old, or of later rounds that will be repeated
             path.unlink(missing_ok=True)
 
 
 def rounds(folder: Path) -> list[int]:
-    """Return the rounds of which there is a checkpoint, the last first."""
+    """Return the rounds that have a checkpoint, the last first."""
     names = (path.name.removeprefix(NAME).removesuffix(SUFFIX) for path in folder.glob(f"{NAME}*{SUFFIX}"))
     return sorted((int(name) for name in names if name.isdecimal()), reverse=True)
 
 
 def files(folder: Path) -> list[Path]:
     """Return the checkpoints, the newest first."""
-    older = [folder / BEFORE] if (folder / BEFORE).exists() else []
+    older = [folder / FORMAT_4_FILE] if (folder / FORMAT_4_FILE).exists() else []
     return [*(file_of(folder, round_) for round_ in rounds(folder)), *older]
 
 
@@ -76,21 +76,21 @@ def load(folder: Path) -> tuple[RunState, Scaling]:
 
 
 OUTLINE_FORMAT = 2
-"""Version of the layout of what newcomers need."""
+"""Version of the layout of `newcomers.safetensors`."""
 
 OUTLINE_FILE = "newcomers.safetensors"
 
 
 @dataclass(frozen=True)
 class ForNewcomers:
-    """What a run needs beside its state to meet somebody new, without the data it was trained on."""
+    """What a run needs beside its state to assign new clients, without the data it was trained on."""
 
     outline: Outline
     profiles: Profiles | None
 
 
 def save_outline(folder: Path, federation: Federation, profiles: Profiles | None) -> None:
-    """Write what newcomers need beside a checkpoint."""
+    """Write `newcomers.safetensors` into the checkpoint's folder."""
     state_file.write(folder / OUTLINE_FILE, ForNewcomers(Outline.of(federation), profiles), OUTLINE_FORMAT)
 
 

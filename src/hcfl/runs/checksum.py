@@ -1,57 +1,57 @@
-"""A file that knows its own SHA-256: whatever was changed in it since, or cut off, is found.
+"""A SHA-256 checksum in the header of the file that it covers.
 
-The digest stands in the file's header, in a place of its own that counts as zeros when the digest is computed, so that
-it covers every other byte of header and data, and the file stays one that any reader of its format understands.
+While the checksum is computed, its own 64 characters count as zeros. So it covers every other byte of header and data,
+and the file stays readable for any program that knows its format.
 """
 
 import hashlib
 import re
 from pathlib import Path
 
-OPEN = "0" * 64
-"""What stands in the digest's place until the file is sealed."""
+EMPTY = "0" * 64
+"""The value of the field until the checksum is written."""
 
-PLACE = re.compile(rb'\\"sha256\\": \\"([0-9a-f]{64})\\"')
-"""The digest in a JSON text that is itself a string of the header; the first is the file's own."""
+FIELD = re.compile(rb'\\"sha256\\": \\"([0-9a-f]{64})\\"')
+"""The checksum in a JSON text that is itself a string in the header; the first match is the file's own."""
 
 CHUNK = 1 << 20
 
 
-def close(path: Path) -> None:
-    """Write the digest of a file into its place."""
-    place = _place(path)
-    assert place is not None, "the header has a place for it"
+def write(path: Path) -> None:
+    """Compute the checksum of a file and write it into its field."""
+    position = _position(path)
+    assert position is not None, "the header has the field"
     with path.open("r+b") as file:
-        file.seek(place)
-        file.write(_digest(path, place).encode())
+        file.seek(position)
+        file.write(_digest(path, position).encode())
 
 
-def is_whole(path: Path) -> bool | None:
-    """Whether a file is what was sealed; None where it never was."""
-    place = _place(path)
-    if place is None:
+def matches(path: Path) -> bool | None:
+    """Whether a file has the bytes of which the checksum was computed; None where it has no checksum."""
+    position = _position(path)
+    if position is None:
         return None
     with path.open("rb") as file:
-        file.seek(place)
-        found = file.read(len(OPEN))
-    return found == _digest(path, place).encode()
+        file.seek(position)
+        stored = file.read(len(EMPTY))
+    return stored == _digest(path, position).encode()
 
 
-def _place(path: Path) -> int | None:
-    """Return where the digest is: in the header, whose length the first eight bytes say."""
+def _position(path: Path) -> int | None:
+    """Return the checksum's position in bytes; it is in the header, whose length the first eight bytes tell."""
     with path.open("rb") as file:
         length = int.from_bytes(file.read(8), "little")
         header = file.read(min(length, path.stat().st_size))
-    found = PLACE.search(header)
+    found = FIELD.search(header)
     return None if found is None else 8 + found.start(1)
 
 
-def _digest(path: Path, place: int) -> str:
+def _digest(path: Path, position: int) -> str:
     sha256 = hashlib.sha256()
     with path.open("rb") as file:
-        sha256.update(file.read(place))
-        sha256.update(OPEN.encode())
-        file.seek(len(OPEN), 1)
+        sha256.update(file.read(position))
+        sha256.update(EMPTY.encode())
+        file.seek(len(EMPTY), 1)
         while chunk := file.read(CHUNK):
             sha256.update(chunk)
     return sha256.hexdigest()

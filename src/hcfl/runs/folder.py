@@ -1,4 +1,4 @@
-"""The run folder: what a run leaves on disk, as a stable contract (docs/run-folder.md)."""
+"""The files of a run folder: a stable format, which docs/run-folder.md describes."""
 
 import csv
 import io
@@ -11,36 +11,37 @@ from typing import Any
 
 from hcfl.config import Config
 from hcfl.core.cluster_log import Change, Merge, Move, Removal, Split
-from hcfl.core.evaluation import Quality
-from hcfl.core.record import Record, Row, metrics_row
+from hcfl.core.record import Record, Row, metrics_row, record_of
 from hcfl.core.state import RunState
 from hcfl.data import Federation
 from hcfl.errors import InputError, SavingError
 from hcfl.runs import atomic_file, checkpoint
-from hcfl.runs import folder as run_folder
 from hcfl.runs.json_files import read_lines
 from hcfl.runs.tables import class_rows, client_rows, missing_rows, split_row, summarise
 
 RUNS = Path("runs")
-"""Where runs go unless told otherwise."""
+"""The default parent of run folders."""
 
 
 def place_of(config: Config) -> Path:
-    """Return the new folder that a run goes to unless told otherwise."""
+    """Return the default folder of a new run, which does not exist yet."""
     name = f"{Path(config.data.source).stem}-{config.method.name}-seed{config.seed}".replace("/", "-")
-    return run_folder.free_path(RUNS, name)
+    return free_path(RUNS, name)
 
 
 CONFIG, METRICS, EVENTS, SPLITS = "config.yaml", "metrics.jsonl", "events.jsonl", "splits.jsonl"
 CLIENTS, CLASSES, SUMMARY = "clients.csv", "classes.csv", "summary.json"
 CHECKPOINT, PICTURE, REPORT = "checkpoint", "run.png", "report.html"
 
+LOCK = ".lock"
+"""A file that exists while a process writes into the folder."""
+
 LOGS = (METRICS, EVENTS, SPLITS)
-"""What grows round by round."""
+"""Files that get new lines after every round."""
 
 
 def create(path: Path, config: Config) -> Path:
-    """Make a new run folder; one that already holds a run is never touched."""
+    """Create a run folder; a folder that already holds a run is refused."""
     try:
         if any((path / name).exists() for name in (CONFIG, *LOGS, CLIENTS, CLASSES, SUMMARY, CHECKPOINT)):
             raise InputError(f"out = {str(path)!r}: already holds a run; choose another folder or remove it")
@@ -54,7 +55,7 @@ def create(path: Path, config: Config) -> Path:
 
 @contextmanager
 def begun(path: Path, config: Config) -> Iterator[Path]:
-    """Make a new run folder; where no round is completed in it, it is taken back, unless the disk was at fault."""
+    """Create a run folder; remove it if an error ends the run before its first round, unless the disk failed."""
     create(path, config)
     try:
         yield path
@@ -67,7 +68,7 @@ def begun(path: Path, config: Config) -> Iterator[Path]:
 
 
 def append_event(path: Path, row: Row) -> None:
-    """Write an event that is none of the clusters'."""
+    """Append one event to `events.jsonl`, such as a client that did not answer."""
     with (path / EVENTS).open("a", encoding="utf-8") as file:
         file.write(json.dumps(row) + "\n")
 
@@ -81,8 +82,8 @@ def free_path(parent: Path, name: str) -> Path:
 
 
 def discard(path: Path) -> None:
-    """Take back a folder in which no round was completed, or of which no checkpoint can be read."""
-    for name in (CONFIG, *LOGS):
+    """Delete the files of a run without a completed round, or without a readable checkpoint."""
+    for name in (CONFIG, *LOGS, LOCK):
         (path / name).unlink(missing_ok=True)
     shutil.rmtree(path / CHECKPOINT, ignore_errors=True)
     if not any(path.iterdir()):
@@ -90,33 +91,18 @@ def discard(path: Path) -> None:
 
 
 def rows(path: Path, name: str) -> list[Row]:
-    """Read the lines that are complete so far."""
+    """Read the complete lines of a log."""
     return read_lines(path / name)
 
 
-def record_of(path: Path, row: Row, changed: bool) -> Record:
-    """Return a round's record as others see it, from its line; where clusters changed, the checkpoint says how."""
+def read_record(path: Path, row: Row, changed: bool) -> Record:
+    """Return a round's record from its line of `metrics.jsonl`; changes of clusters come from the checkpoint."""
     changes: tuple[Change, ...] = ()
     if changed:
-        with suppress(InputError):  # whoever writes them may just be replacing it
+        with suppress(InputError):  # the process that writes it may be replacing it now
             state, _ = checkpoint.load(path / CHECKPOINT)
             changes = tuple(change for change in state.server.changes if change.round == row["round"])
-    return Record(
-        round=row["round"],
-        participants=row["participants"],
-        objective=row["objective"],
-        val=row["val"],
-        test=row["test"],
-        test_per_concept=tuple(row["test_per_concept"] or ()),
-        clusters=row["clusters"],
-        cluster_sizes=dict(zip(row["cluster_ids"], row["cluster_sizes"], strict=True)),
-        quality=Quality(row["ari"], row["ari_affected"], row["nmi"], row["purity"]),
-        without_shared_class=row["pairs_without_shared_class"],
-        down=row["bytes_down_by_part"],
-        up=row["bytes_up_by_part"],
-        seconds=row["seconds_by_phase"],
-        changes=changes,
-    )
+    return record_of(row, changes)
 
 
 def event_row(change: Change, client_names: Sequence[Any]) -> Row:
@@ -153,7 +139,7 @@ def event_row(change: Change, client_names: Sequence[Any]) -> Row:
 
 
 def append(path: Path, record: Record, client_names: Sequence[Any]) -> Row:
-    """Write what a round gave; return its metrics."""
+    """Append a round to the logs; return its row of `metrics.jsonl`."""
     row = metrics_row(record)
     with (path / METRICS).open("a", encoding="utf-8") as file:
         file.write(json.dumps(row, allow_nan=False) + "\n")
@@ -169,7 +155,7 @@ def append(path: Path, record: Record, client_names: Sequence[Any]) -> Row:
 
 
 def save(path: Path, config: Config, federation: Federation, state: RunState) -> None:
-    """Write a checkpoint; the logs of its rounds reach the disk before it does."""
+    """Flush the logs to disk, then write a checkpoint."""
     for name in LOGS:
         atomic_file.flush(path / name)
     checkpoint.save(path / CHECKPOINT, state, federation.scaling, config)

@@ -1,7 +1,7 @@
-"""SIGINT and SIGTERM for the command line: a run finishes its round, is saved and ends; a second one ends it at once.
+"""SIGINT and SIGTERM on the command line: the first ends a run after its round, the second ends it at once.
 
-Nobody but the command line heeds signals like this, and only while its runs are played. From Python, Ctrl-C is a
-KeyboardInterrupt in the middle of a round, as everywhere.
+Signals are handled like this only by the command line, and only while it waits for runs. In Python, Ctrl-C is a
+KeyboardInterrupt in the middle of a round.
 """
 
 import os
@@ -13,18 +13,17 @@ from pathlib import Path
 from types import FrameType
 from typing import NoReturn
 
-from hcfl.core.record import Record
 from hcfl.runs import folder as run_folder
-from hcfl.runs.loop import OnRound
-from hcfl.runs.save import how_to_go_on
+from hcfl.runs.loop import ShouldStop
+from hcfl.runs.save import resume_command
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
-ASKED = b"hcfl: finishing the round, then ending; once more ends it at once\n"
+FIRST_SIGNAL_NOTE = b"hcfl: finishing the round, then ending; once more ends it at once\n"
 
 
 class Interrupted(KeyboardInterrupt):
-    """A signal ended a run, or many of them, where `path` is None."""
+    """A signal ended the run in the folder `path`, or, where `path` is None, many runs."""
 
     def __init__(self, number: int, path: Path | None) -> None:
         super().__init__(number, path)
@@ -32,7 +31,7 @@ class Interrupted(KeyboardInterrupt):
 
     @property
     def exit_code(self) -> int:
-        """What shells make of a signal."""
+        """The exit code that shells give to a process that a signal ended."""
         return 128 + self.number
 
     def __str__(self) -> str:
@@ -40,74 +39,67 @@ class Interrupted(KeyboardInterrupt):
             return "interrupted; what was played is saved, and the same command goes on with it"
         if not (self.path / run_folder.CONFIG).exists():
             return "interrupted before the end of the first round, so nothing is kept"
-        return f"interrupted; what was played is saved, and this goes on: {how_to_go_on(self.path)}"
+        return f"interrupted; what was played is saved, and this goes on: {resume_command(self.path)}"
 
     @property
     def at_once(self) -> str:
-        """What is said where nothing more is saved."""
+        """The message for a run that ended in the middle of a round, which is not saved."""
         if self.path is None or not (self.path / run_folder.CONFIG).exists():
             return "ended at once; nothing was begun"
-        return f"ended at once; from what is saved this goes on: {how_to_go_on(self.path)}"
+        return f"ended at once; from what is saved this goes on: {resume_command(self.path)}"
 
 
 @contextmanager
-def after_the_round(on_round: OnRound, path: Path, elsewhere: bool = False) -> Iterator[OnRound]:
-    """Give what is told of each round, and ends the run after one in which a signal came.
+def stop_after_round(path: Path, in_other_process: bool = False) -> Iterator[ShouldStop]:
+    """Give the function that a run asks after each round whether it must stop; raise Interrupted after it did.
 
-    A second signal ends this process where it stands, as if it were killed: torch does not bear an exception at every
-    point, and at some it loses it. Where the rounds are played `elsewhere`, those who play them have to be told, so it
-    is raised.
+    A second signal ends this process immediately: torch may lose an exception that a signal handler raises. With
+    `in_other_process`, the rounds run in other processes, which this one has to end, so Interrupted is raised.
     """
-    with _heeded(path, patience=1, ends=not elsewhere) as received:
-
-        def tell(record: Record) -> None:
-            on_round(record)
-            if received:
-                raise Interrupted(received[0], path)
-
-        yield tell
-        if received:  # after the last round
+    with _handled(path, tolerated=1, exits=not in_other_process) as received:
+        yield lambda: bool(received)
+        if received:
             raise Interrupted(received[0], path)
 
 
 @contextmanager
 def of_many_runs() -> Iterator[None]:
-    """Let a signal interrupt whoever waits for runs in other processes; those finish their rounds."""
-    with _heeded(None, patience=0, ends=False):
+    """Raise Interrupted on the first signal while other processes run; they are then told to finish their rounds."""
+    with _handled(None, tolerated=0, exits=False):
         yield
 
 
 @contextmanager
-def _heeded(path: Path | None, patience: int, ends: bool) -> Iterator[list[int]]:
-    """Collect the signals that come; those after `patience` interrupt, and the system takes any after the second."""
+def _handled(path: Path | None, tolerated: int, exits: bool) -> Iterator[list[int]]:
+    """Collect signals; those after the first `tolerated` ones exit or raise. The second restores the defaults."""
     received: list[int] = []
 
-    def heed(number: int, frame: FrameType | None) -> None:
+    def handle(number: int, frame: FrameType | None) -> None:
         received.append(number)
         if len(received) == 1:
-            os.write(2, ASKED)  # print is not for signal handlers
+            os.write(2, FIRST_SIGNAL_NOTE)  # a signal handler must not print
         else:
-            for each in before:
+            for each in previous:
                 signal.signal(each, signal.SIG_DFL)
-        if len(received) > patience:
+        if len(received) > tolerated:
             interrupted = Interrupted(received[0], path)
-            if ends:
-                _end(interrupted)
+            if exits:
+                _exit(interrupted)
             raise interrupted
 
-    main = threading.current_thread() is threading.main_thread()  # only there can signals be handled
-    wanted = [each for each in SIGNALS if main and signal.getsignal(each) is not signal.SIG_IGN]  # as nohup has it
-    before = {each: signal.signal(each, heed) for each in wanted}
+    main = threading.current_thread() is threading.main_thread()  # Python handles signals only there
+    wanted = [each for each in SIGNALS if main and signal.getsignal(each) is not signal.SIG_IGN]  # nohup ignores them
+    previous = {each: signal.signal(each, handle) for each in wanted}
     try:
         yield received
     finally:
-        for each, handler in before.items():
+        for each, handler in previous.items():
             signal.signal(each, handler)
 
 
-def _end(interrupted: Interrupted) -> NoReturn:
-    """End this process at once; what is on the disk is whole at any moment."""
+def _exit(interrupted: Interrupted) -> NoReturn:
+    """End this process at once; the files on disk are complete at any moment."""
     if os.isatty(1):
-        os.write(1, b"\x1b[?25h\n")  # the cursor, which progress bars hide
+        os.write(1, b"\x1b[?25h\n")  # show the cursor, which progress bars hide
     os.write(2, f"hcfl: {interrupted.at_once}\n".encode())
     os._exit(interrupted.exit_code)

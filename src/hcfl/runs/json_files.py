@@ -1,4 +1,4 @@
-"""Reading JSON that lies in run folders, which may be damaged, or somebody else's."""
+"""Reads the JSON files of run folders, which may be damaged or come from another user."""
 
 import json
 from pathlib import Path
@@ -13,7 +13,7 @@ def read_object(path: Path) -> dict[str, Any]:
 
 
 def read_lines(path: Path) -> list[dict[str, Any]]:
-    """Read the lines that are complete so far, each an object; nothing where there is no file."""
+    """Read the complete lines of a JSON-lines file, each an object; an empty list where there is no file."""
     text = _text(path) if path.exists() else ""
     lines = (line for line in text.split("\n")[:-1])
     return [_object(line, f"{path}, line {number}") for number, line in enumerate(lines, 1)]

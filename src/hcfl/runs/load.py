@@ -1,4 +1,4 @@
-"""A run is opened from its folder, without the data it was trained on."""
+"""Opens a run from its folder, without the data it was trained on."""
 
 from pathlib import Path
 
@@ -25,7 +25,7 @@ def load(
     method: Method | None = None,
     allow_code: bool = False,
 ) -> Run:
-    """Open a run that ended.
+    """Open a run from its folder.
 
     A model or method that was passed to the run as a Python object is not in its folder, and has to be passed again.
     Where the folder names code of its own (`FILE.py:CLASS`), it runs only with `allow_code`.
@@ -42,7 +42,7 @@ def load(
     known = checkpoint.load_outline(path / run_folder.CHECKPOINT)
     federation = known.outline.federation(config.data, scaling)
     if model is None and config.model.name in MODELS:
-        with torch.device("meta"):  # as a sketch, which takes no memory: a damaged folder can name any size
+        with torch.device("meta"):  # takes no memory: a damaged folder can name any size
             sketch = rebuild(config.model, federation.shape, federation.classes)
         check_fit(sketch, state.server.ensemble, f"run = {str(path)!r}")
     network = rebuild(config.model, federation.shape, federation.classes, model)
@@ -55,7 +55,7 @@ def load(
 
 
 def rebuild(config: ModelConfig, shape: tuple[int, ...], classes: int, model: Builder | Pair | None = None) -> Network:
-    """Build a network whose weights come from elsewhere."""
+    """Build a network without its trained weights, which the caller has."""
     if model is None:
         if config.name == "custom":
             raise InputError("model = None: the run's model was passed from Python, so it has to be passed again")
@@ -66,7 +66,7 @@ def rebuild(config: ModelConfig, shape: tuple[int, ...], classes: int, model: Bu
 
 
 def check_fit(network: Network, ensemble: Ensemble, what: str) -> None:
-    """Refuse a network that the stored weights do not belong to."""
+    """Refuse a network whose parameters have other names or shapes than the stored weights."""
     for module, stored in ((network.extractor, ensemble.extractors), (network.head, ensemble.heads)):
         built = {name: tuple(tensor.shape) for name, tensor in parameters_of(module).items()}
         found = {name: tuple(tensor.shape[1:]) for name, tensor in stored.items()}

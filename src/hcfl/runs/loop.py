@@ -1,4 +1,4 @@
-"""A run that was prepared is played: round by round into its folder."""
+"""Runs a prepared experiment round by round and writes each round into the run folder."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -21,7 +21,10 @@ from hcfl.runs.save import is_due, saving
 from hcfl.runs.tables import missing_rows
 
 OnRound = Callable[[Record], None]
-"""Whoever is told about each round as it ends."""
+"""A function that is called with the record of each round as it ends."""
+
+ShouldStop = Callable[[], bool]
+"""A function that is asked after each round whether the run must end there."""
 
 
 @dataclass(frozen=True)
@@ -39,14 +42,17 @@ def play_on(
     metrics: list[Row],
     on_round: OnRound | None = None,
     checkpoint_every: int | None = None,
+    should_stop: ShouldStop | None = None,
 ) -> Run:
-    """Play from a state to the end in a run folder that is there, with checkpoints on the way.
+    """Run the remaining rounds in an existing run folder, with checkpoints on the way.
 
-    Whatever ends it before, and `on_round` may, leaves the folder whole up to the last round.
+    `metrics` are the rows of the rounds so far; new rows are appended to it. `on_round` gets each round's record. Where
+    `should_stop` answers True, the run is saved and returned as it is after that round. An exception leaves the folder
+    complete up to the last round, too.
     """
     config, setting, state = prepared.config, prepared.setting, prepared.state
     federation, method, network = setting.federation, setting.method, setting.network
-    saved, cost = perf_counter(), 0.0
+    saved, cost, stopped = perf_counter(), 0.0, False
     with threads(config.threads), matrix_products(rounded=config.precision != "fp32"):
         try:
             for after, record in rounds.play(setting, prepared.state, config.training.rounds):
@@ -61,6 +67,9 @@ def play_on(
                     saved, cost = perf_counter(), perf_counter() - began
                 if on_round is not None:
                     on_round(record)
+                if should_stop is not None and should_stop():
+                    stopped = True
+                    break
         except SavingError:
             raise
         except BaseException as error:
@@ -71,8 +80,9 @@ def play_on(
             if metrics:
                 _finish(prepared, path, state, metrics, None)
             raise
-        private = config.privacy.mode != "none"  # then nothing but sums may leave the clients
-        found = None if private else cluster_profiles.measure(federation, network, method, state.server)
+        private = config.privacy.mode != "none"  # then only sums may leave the clients
+        measured = not private and not stopped
+        found = cluster_profiles.measure(federation, network, method, state.server) if measured else None
     summary = _finish(prepared, path, state, metrics, found)
     return Run(path, config, federation, summary, metrics, state, method, network, found)
 

@@ -1,6 +1,6 @@
-"""How much memory a round will take, known before it starts: what cannot fit is refused, with what to change.
+"""Estimates the memory of a round before it starts; a run that cannot fit is refused, with advice what to change.
 
-A low estimate: only what must lie in memory at one time is counted, so that nothing is refused that would have run.
+The estimate is low: it counts only what must be in memory at the same time, so that no run is refused that would fit.
 """
 
 from collections.abc import Iterable
@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from hcfl.config import Config
 from hcfl.data import Federation
-from hcfl.data.readers.available_memory import free_memory, in_words
+from hcfl.data.readers.available_memory import format_bytes, free_memory
 from hcfl.engines.batched_training import CPU_ELEMENTS
 from hcfl.errors import InputError
 from hcfl.methods import Method
@@ -25,37 +25,37 @@ SIDE_BY_SIDE = 3
 """Copies of a model while it is trained: its parameters, their gradients, their velocity."""
 
 VECTORS: frozenset[Statistic] = frozenset({"updates", "whole updates", "models"})
-"""What clients are compared by, if it is what they trained."""
+"""Statistics that are as large as the models that clients trained."""
 
 COMPARED = 3
-"""Copies of it that lie beside each other then: what was trained, what it started from, the difference."""
+"""Copies of them in memory: the trained model, the model before training, the difference."""
 
 
 @dataclass(frozen=True)
 class Estimate:
-    """Bytes that a round takes beside what is there when it starts."""
+    """Bytes that a round takes in addition to what is in memory before it."""
 
     kept: int
-    """The clusters' models, and what clients keep, or the server of them, from round to round."""
+    """The clusters' models, and the states of clients that stay from round to round."""
     inputs: int
-    """Clients' samples as networks read them, of those who train at one time."""
+    """Scaled samples of the clients that train at the same time."""
     training: int
-    """Models, gradients and activations of those who train at one time."""
+    """Models, gradients and activations of the clients that train at the same time."""
     updates: int
     """Trained models of all participants of a round."""
     compared: int = 0
-    """The same once more, as vectors, where clients are compared by them."""
+    """The vectors by which clients are compared, where those are updates or models."""
 
     @property
     def total(self) -> int:
-        """The largest moment: some train, all that was trained is put together, which takes it twice, or compared."""
+        """The peak: while clients train, while updates are concatenated (which takes them twice), or compared."""
         return self.kept + self.inputs + max(self.training, 2 * self.updates, self.updates + self.compared)
 
 
 def estimate(
     network: Network, method: Method, federation: Federation, config: Config, device: torch.device
 ) -> Estimate:
-    """Return what a round takes; on a GPU, where chunks are halved until they fit, what one client's training does."""
+    """Return the memory of a round; on a GPU, which halves its chunks until they fit, with one client in training."""
     clients, values = federation.clients, prod(federation.shape)
     clusters = clients if method.clusters is None else max(method.clusters, method.traits.adaptation.groups)
     extractor, head = _bytes(network.extractor), _bytes(network.head)
@@ -85,16 +85,16 @@ def estimate(
 
 
 def check(network: Network, method: Method, federation: Federation, config: Config, device: torch.device) -> None:
-    """Refuse a run whose rounds cannot fit; on Flower, the memory is that of other machines."""
+    """Refuse a run whose rounds cannot fit; not on Flower, where clients use the memory of other machines."""
     if config.engine == "flower":
         return
     free = torch.cuda.mem_get_info(device)[0] if device.type == "cuda" else free_memory()
     needed = estimate(network, method, federation, config, device)
-    if free is None or needed.total <= free:
+    if needed.total <= free:
         return
     field, change = _largest(needed, config, method)
     raise InputError(
-        f"{field}: a round needs at least {in_words(needed.total)} of memory, but {in_words(free)} are free "
+        f"{field}: a round needs at least {format_bytes(needed.total)} of memory, but {format_bytes(free)} are free "
         f"on {device.type}; take {change}"
     )
 
@@ -126,7 +126,7 @@ def _bytes(module: nn.Module) -> int:
 
 
 def _activations(network: Network, shape: tuple[int, ...]) -> int:
-    """Return the bytes of what layers put out for one sample; gradients need it once more, but not all at one time."""
+    """Return the bytes of all layers' outputs for one sample, without their gradients."""
     sizes: list[int] = []
 
     def note(module: nn.Module, inputs: object, output: object) -> None:

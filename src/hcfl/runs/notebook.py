@@ -11,7 +11,7 @@ from hcfl.runs.progress import describe_round
 
 
 def progress(config: Config) -> OnRound | None:
-    """Return what shows each round under the cell that is running; None outside of notebooks."""
+    """Return a function that shows each round under the running cell; None outside of notebooks."""
     if not in_notebook():
         return None
     from IPython import display

@@ -1,16 +1,17 @@
-"""Config → parts → run: the only place where the parts meet."""
+"""Builds every part of a run from its configuration: method, data, model, engine; the only place where they meet."""
 
 import os
 from copy import deepcopy
 from dataclasses import replace
 from functools import partial
 from statistics import median
+from typing import Any
 
 import torch
 from torch import nn
 
 from hcfl import methods, rng
-from hcfl.config import Config, MethodConfig, ModelConfig, plugins
+from hcfl.config import Config, MethodConfig, ModelConfig, TrainingConfig, plugins
 from hcfl.core import rounds
 from hcfl.core.evaluation import without_shares
 from hcfl.core.setting import Engine, Setting
@@ -38,37 +39,47 @@ def prepare(
     model: Builder | Pair | None = None,
     method: Method | None = None,
 ) -> Prepared:
-    """Build and check every part; what is passed from Python takes the place of what is configured."""
+    """Build and check every part of a run, before its first round.
+
+    A `federation`, `model` (a function that builds one, or an extractor and a head) or `method` takes the place of the
+    configured one. The configuration of what is returned has every default filled in.
+
+    >>> from hcfl.config import from_flat
+    >>> prepare(from_flat(method="fedavg", clients=3)).config.training.batch
+    128
+    """
     device = _device(config.device)
-    if method is None:
-        config = config.model_copy(update={"method": with_start(config.method)})
-        method = method_of(config.method)
-        defaults, given = methods.settings_of(config.method.name), config.method.model_dump()
-        used = {name: default if given[name] is None else given[name] for name, default in defaults.items()}
-        config = config.updated("method", **used)
-    else:
-        config = config.updated("method", name=method.name, clusters=method.clusters)
-    config = settled(config, method)
+    method_settings = filled_method(config.method) if method is None else passed_method(config.method, method)
+    method = method or method_of(config.method)
+    privacy = settled(config, method).privacy
     if config.evaluation.plain_newcomers:
-        without_shares(method)  # refuses it, before anything is built, where that means nothing
+        without_shares(method)  # refuses a method without class shares before anything is built
 
     federation = federation or build(config.data, config.seed)
-    config = config.model_copy(update={"data": federation.settings})
-    if model is None:
-        config = config.updated("model", **model_settings(config.model, federation.shape))
-        model = model_builder(config.model)
-    else:
-        config = config.updated("model", name="custom")
-
+    model_settings = filled_model(config.model, federation.shape) if model is None else passed_model(config.model)
+    builder = model_builder(model_settings) if model is None else model
     with rng.scoped(config.seed, "check model"):
-        template = check_pair(_example(model, federation), federation.shape, federation.classes)
+        template = check_pair(_example(builder, federation), federation.shape, federation.classes)
     check_model(config, template)
     check_precision(config.precision, device)
-    config = with_threads(with_local_steps(config, federation), template, device)
-    config = with_engine(config, template, device)
+
+    training = filled_training(config.training, federation)
+    engine, compiled = chosen_engine(config, template, device)
+    config = config.model_copy(
+        update={
+            "method": method_settings,
+            "data": federation.settings,
+            "model": model_settings,
+            "training": training,
+            "privacy": privacy,
+            "engine": engine,
+            "compile": compiled,
+            "threads": config.threads or default_threads(template, training, device),
+        }
+    )
     memory_estimate.check(template, method, federation, config, device)
     network, ensemble = initialise(
-        model,
+        builder,
         federation.shape,
         federation.classes,
         method.topology,
@@ -95,15 +106,32 @@ def prepare(
 
 
 def with_start(config: MethodConfig) -> MethodConfig:
-    """Let FeSEM's K models start apart where the adaptation that would make them of one is replaced."""
+    """Let FeSEM start from K different models where another adaptation replaces the k-means that creates them."""
     replaced = config.adaptation is not None and config.independent_start is None
     if replaced and "independent_start" in methods.settings_of(config.name):
         return config.model_copy(update={"independent_start": True})
     return config
 
 
+def filled_method(config: MethodConfig) -> MethodConfig:
+    """Fill in the settings of a named method."""
+    started = with_start(config)
+    defaults = methods.settings_of(config.name)
+    return started.model_copy(update={name: _given(started, name, default) for name, default in defaults.items()})
+
+
+def _given(config: MethodConfig, name: str, default: Any) -> Any:
+    value = getattr(config, name)
+    return default if value is None else value
+
+
+def passed_method(config: MethodConfig, method: Method) -> MethodConfig:
+    """Record a method that was passed as a Python object: its name and its number of clusters."""
+    return config.model_copy(update={"name": method.name, "clusters": method.clusters})
+
+
 def method_of(config: MethodConfig) -> Method:
-    """Return a named method with its settings, and the tiers that take the place of its own."""
+    """Build a named method with its settings; configured tiers replace the method's own."""
     config = with_start(config)
     method = methods.build(config.name, **config.model_dump(exclude={"name", "warm_up", *TIERS}))
     method = choices.override(method, **config.model_dump(include=set(TIERS)))
@@ -111,15 +139,15 @@ def method_of(config: MethodConfig) -> Method:
 
 
 BATCHED_PARAMETERS = 150_000
-"""On a CPU, the largest extractor that is trained for all clients at once: stacked, larger ones leave its caches."""
+"""The largest extractor that a CPU trains for all clients at once: stacked, larger ones do not fit its caches."""
 
 
 COMPILED_ROUNDS = 20
-"""From how many rounds on compiling a network on a GPU pays, unless told otherwise."""
+"""The number of rounds from which compiling a network on a GPU pays by default."""
 
 
-def with_engine(config: Config, network: Network, device: torch.device) -> Config:
-    """Fill in the engine: on a CPU, only small dense networks gain from running together; and whether it compiles."""
+def chosen_engine(config: Config, network: Network, device: torch.device) -> tuple[str, bool]:
+    """Return the engine and whether it compiles the network: on a CPU, only small dense networks gain from batching."""
     parameters = list(network.extractor.parameters())
     dense = all(parameter.ndim <= 2 for parameter in parameters)
     small = sum(parameter.numel() for parameter in parameters) <= BATCHED_PARAMETERS
@@ -130,11 +158,11 @@ def with_engine(config: Config, network: Network, device: torch.device) -> Confi
         raise InputError(f"compile = true: is for the batched engine on a GPU, not for {engine} on {device.type}")
     wanted = not dense and config.training.rounds >= COMPILED_ROUNDS
     compiled = can and (wanted if config.compile is None else config.compile)
-    return config.model_copy(update={"engine": engine, "compile": compiled})
+    return engine, compiled
 
 
 def engine_of(config: Config) -> Engine:
-    """Return the engine; on Flower every client works by itself, and the apps put the network, and noise, between."""
+    """Build the engine. On Flower each client runs alone, and Flower's apps add the network and the noise."""
     if config.engine == "flower":
         return Sequential()
     if config.compile:
@@ -144,32 +172,28 @@ def engine_of(config: Config) -> Engine:
 
 
 SMALL_CLIENT = 128
-"""Training samples: below one batch of the paper's size, an epoch would be a single step of gradient descent."""
+"""Training samples: a client with fewer than one batch of the paper's size would take one SGD step per epoch."""
 
 
-def with_local_steps(config: Config, federation: Federation) -> Config:
-    """Fill in batch size and local epochs: the paper's (128, 1), unless the typical client is too small for them."""
+def filled_training(config: TrainingConfig, federation: Federation) -> TrainingConfig:
+    """Fill in batch size and local epochs: the paper's (128, 1), or (16, 5) where the median client is small."""
     small = median(len(rows) for rows in federation.train) < SMALL_CLIENT
-    training = config.training
-    return config.updated(
-        "training",
-        batch=training.batch or (16 if small else 128),
-        epochs=training.epochs or (5 if small else 1),
-    )
+    batch, epochs = config.batch or (16 if small else 128), config.epochs or (5 if small else 1)
+    return config.model_copy(update={"batch": batch, "epochs": epochs})
 
 
 SMALL_STEP = 1_000_000
-"""Parameters × batch: a rough line below which steps are too short to share between threads."""
+"""Parameters × batch: below about this product, an SGD step is too short to share between threads."""
 
 
-def with_threads(config: Config, network: Network, device: torch.device) -> Config:
-    """Fill in the number of CPU threads; the last digits of a sum depend on it, so a run records it.
+def default_threads(network: Network, training: TrainingConfig, device: torch.device) -> int:
+    """Return the number of CPU threads; the last digits of a sum depend on it, so a run records it.
 
-    Beside a GPU the CPU has only short steps left to do.
+    Beside a GPU the CPU has only short steps to do, for which one thread is enough.
     """
     parameters = sum(p.numel() for module in (network.extractor, network.head) for p in module.parameters())
-    small = device.type != "cpu" or parameters * (config.training.batch or 1) < SMALL_STEP
-    return config.model_copy(update={"threads": config.threads or (1 if small else torch.get_num_threads())})
+    small = device.type != "cpu" or parameters * (training.batch or 1) < SMALL_STEP
+    return 1 if small else torch.get_num_threads()
 
 
 def _example(model: Builder | Pair, federation: Federation) -> object:
@@ -179,7 +203,7 @@ def _example(model: Builder | Pair, federation: Federation) -> object:
         return model(federation.shape, federation.classes)
     except InputError:
         raise
-    except Exception as error:  # whatever a user's function raises is the user's to read
+    except Exception as error:  # show the user what the user's function raised
         raise InputError(f"model: building it failed ({type(error).__name__}: {error})") from error
 
 
@@ -192,16 +216,21 @@ def _device(name: str) -> torch.device:
     return device
 
 
-def model_settings(config: ModelConfig, shape: tuple[int, ...]) -> dict[str, str | float]:
-    """Fill in the name of the model, and its options where it has some; others are refused."""
+def filled_model(config: ModelConfig, shape: tuple[int, ...]) -> ModelConfig:
+    """Fill in the model's name and options; refuse options that it does not have."""
     name = default_model(shape) if config.name == "auto" else config.name
     given = config.model_dump(include=set(IMAGE_NETWORK_OPTIONS), exclude_none=True)
     if name in IMAGE_NETWORKS:
-        return {"name": name, **IMAGE_NETWORK_OPTIONS, **given}
+        return config.model_copy(update={"name": name, **IMAGE_NETWORK_OPTIONS, **given})
     if given:
         option, value = next(iter(given.items()))
         raise InputError(f"model.{option} = {value}: is an option of {', '.join(IMAGE_NETWORKS)}, not of {name}")
-    return {"name": name}
+    return config.model_copy(update={"name": name})
+
+
+def passed_model(config: ModelConfig) -> ModelConfig:
+    """Record that the model was passed as a Python object, so that it has to be passed again to load the run."""
+    return config.model_copy(update={"name": "custom"})
 
 
 def model_builder(config: ModelConfig) -> Builder:

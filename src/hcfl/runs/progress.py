@@ -13,7 +13,7 @@ from hcfl.runs.loop import OnRound
 
 
 def describe_change(change: Change) -> str:
-    """Return what just happened to the clusters, in words."""
+    """Describe a change of the clusters in words."""
     if isinstance(change, Split) and change.rule == "alone":
         return f"client {change.second[0]} left alone, as cluster {change.child}"
     if isinstance(change, Split):
@@ -25,15 +25,15 @@ def describe_change(change: Change) -> str:
         return f"cluster {change.gone} merged into {change.into}"
     if isinstance(change, Move):
         return f"{len(change.clients)} clients moved to cluster {', '.join(map(str, sorted(set(change.to))))}"
-    return f"cluster {change.cluster} removed, it was nobody's"
+    return f"cluster {change.cluster} removed, no client was in it"
 
 
 MANY = 4
-"""So many merges in one round are told as a number."""
+"""From this many merges in one round on, only their number is shown."""
 
 
 def describe_changes(changes: Sequence[Change]) -> list[str]:
-    """Return what happened to the clusters in a round."""
+    """Describe all changes of the clusters in a round."""
     merges = sum(isinstance(change, Merge) for change in changes)
     if merges < MANY:
         return [describe_change(change) for change in changes]
@@ -48,7 +48,7 @@ def describe_round(record: Record) -> str:
 
 
 def percent(value: float | None) -> str:
-    """Return an accuracy for people."""
+    """Return an accuracy in percent, or a dash where it was not measured."""
     return "    –" if value is None else f"{100 * value:4.1f}%"
 
 

@@ -1,59 +1,66 @@
-"""A run folder is opened again, to go on where its newest whole checkpoint was written."""
+"""Opens the folder of an interrupted run, to resume it from its newest intact checkpoint."""
 
-import fcntl
 import json
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from math import inf
 from pathlib import Path
 from typing import Any
+
+from filelock import FileLock, Timeout
 
 from hcfl.config import Config
 from hcfl.core.record import Row
 from hcfl.core.state import RunState
 from hcfl.errors import InputError
 from hcfl.runs import atomic_file, checkpoint
-from hcfl.runs.folder import CHECKPOINT, CONFIG, LOGS, METRICS
+from hcfl.runs.folder import CHECKPOINT, CONFIG, LOCK, LOGS, METRICS
 from hcfl.runs.save import saving
 from hcfl.runs.state_file import DamagedError
 
-FREE = ("training.rounds", "checkpoint_every", "checkpoints_kept", "data.cache_dir")
-"""Settings that may change while a run is interrupted: rounds that were played would be the same."""
+CHANGEABLE = ("training.rounds", "checkpoint_every", "checkpoints_kept", "data.cache_dir")
+"""Settings that a user may change before resuming a run: they do not change the rounds that it has completed."""
 
 
 @dataclass(frozen=True)
 class Reopened:
-    """What a run needs to go on."""
+    """What a run needs to resume."""
 
     config: Config
     metrics: list[Row]
-    """Of the rounds up to the checkpoint."""
+    """The rows of the rounds up to the checkpoint."""
     state: RunState | None
-    """None: there is no checkpoint, and it begins with round 1."""
+    """The state of the checkpoint; None where there is no checkpoint, so that the run begins with round 1."""
     notes: tuple[str, ...]
-    """What people should know: a sentence for each checkpoint that could not be used."""
+    """A sentence for the user about each checkpoint that could not be used."""
 
 
 @contextmanager
 def held(path: Path) -> Iterator[None]:
-    """Keep a run folder to oneself: two that write into it at once would spoil it. The lock ends with its owner."""
+    """Lock a run folder while this process writes into it; the lock ends with the process."""
     try:
-        file = (path / CONFIG).open("rb")
+        (path / CONFIG).open("rb").close()
     except OSError as error:
         raise InputError(f"run = {str(path)!r}: has no {CONFIG} that can be read ({error.strerror})") from None
-    with file:
+    lock = FileLock(path / LOCK, timeout=0)
+    with saving(path):
         try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
+            lock.acquire()
+        except Timeout:
             raise InputError(f"run = {str(path)!r}: is under way, another process is playing it") from None
+    try:
         yield
+    finally:
+        with suppress(OSError):  # Windows removes it on release
+            (path / LOCK).unlink()
+        lock.release()
 
 
 def reopen(path: Path) -> Reopened:
-    """Find the newest checkpoint that is whole; what was written after it is taken back.
+    """Find the newest intact checkpoint and remove the lines that the logs have of later rounds.
 
-    One that is damaged is passed over, and said. One of another version, or of another configuration, is refused.
+    Damaged checkpoints are skipped, with a note. A checkpoint of another version or configuration is refused.
     """
     config = Config.load(path / CONFIG)
     logs = {name: _Log.read(path / name) for name in LOGS}
@@ -75,22 +82,22 @@ def reopen(path: Path) -> Reopened:
         for name, log in logs.items():
             atomic_file.write_text(path / name, "".join(line for row, line in log.lines if row["round"] <= round_))
     where = f"from round {round_}" if round_ else "from the beginning"
-    said = tuple(f"{note}; the run goes on {where}" for note in notes)
-    return Reopened(config, [row for row, _ in logs[METRICS].lines if row["round"] <= round_], state, said)
+    told = tuple(f"{note}; the run goes on {where}" for note in notes)
+    return Reopened(config, [row for row, _ in logs[METRICS].lines if row["round"] <= round_], state, told)
 
 
 @dataclass(frozen=True)
 class _Log:
-    """What there is of a log."""
+    """The readable part of a log."""
 
     lines: list[tuple[Row, str]]
-    """Read, and as they are written, up to the first that is not whole."""
+    """Rows and their text, up to the first damaged line."""
     last: float
-    """The last round of which all lines are there, as far as a log can tell by itself."""
+    """The last round whose lines are certainly complete; infinite where no line is damaged."""
 
     @staticmethod
     def read(path: Path) -> "_Log":
-        """Read a log; what comes after its last end of a line was being written when its writer was killed."""
+        """Read a log; a last line without a line end was being written when its process was killed."""
         try:
             text = path.read_bytes().decode(errors="replace")
         except FileNotFoundError:
@@ -109,17 +116,17 @@ class _Log:
 
 
 def _check_logs(logs: dict[str, _Log], round_: int, path: Path) -> None:
-    """Pass a checkpoint over of which the logs do not have all rounds."""
+    """Skip a checkpoint if the logs lack one of its rounds."""
     for name, log in logs.items():
-        there = [row["round"] for row, _ in log.lines if row["round"] <= round_]
-        if log.last < round_ or (name == METRICS and there != list(range(1, round_ + 1))):
+        logged = [row["round"] for row, _ in log.lines if row["round"] <= round_]
+        if log.last < round_ or (name == METRICS and logged != list(range(1, round_ + 1))):
             raise DamagedError(f"{path / name}: is damaged before round {round_}, that of the last checkpoint")
 
 
 def _check_config(config: Config, saved: Config, path: Path) -> None:
-    """Refuse a configuration that is not the checkpoint's, and say where they differ."""
+    """Refuse a configuration that differs from the checkpoint's, and name the differences."""
     now, then = _flat(config.model_dump()), _flat(saved.model_dump())
-    changed = [name for name in now | then if name not in FREE and now.get(name) != then.get(name)]
+    changed = [name for name in now | then if name not in CHANGEABLE and now.get(name) != then.get(name)]
     if changed:
         each = ", ".join(
             f"{name} = {then.get(name)!r} in the checkpoint, {now.get(name)!r} in {CONFIG}" for name in changed

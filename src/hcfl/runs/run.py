@@ -1,4 +1,4 @@
-"""A run that ended: what it found, and what one can do with it."""
+"""`Run`: the result of a run, with its models; predicts, assigns new clients, exports and plots."""
 
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -30,14 +30,18 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Run:
-    """A run that ended. `hcfl.load` opens one from its folder."""
+    """The result of a run. `hcfl.run` returns one, `hcfl.load` opens one from its folder.
+
+    >>> run = hcfl.load("runs/digits")  # doctest: +SKIP
+    >>> run.predict(x, client=3)  # doctest: +SKIP
+    """
 
     path: Path
     """The run folder."""
     config: Config = field(repr=False)
     """All settings, defaults filled in."""
     federation: Federation = field(repr=False)
-    """Of a run that was opened from its folder: names and sizes only, the samples are elsewhere."""
+    """The data. A run that was opened from its folder has only names and sizes, no samples."""
     summary: Row
     """The result, as it is in `summary.json`."""
     rows: list[Row] = field(repr=False)
@@ -47,12 +51,12 @@ class Run:
     method: Method = field(repr=False)
     network: Network = field(repr=False)
     profiles: Profiles | None = field(default=None, repr=False)
-    """What clusters' inputs look like, for newcomers without labels; None where the data stayed with the clients."""
+    """Statistics of each cluster's inputs, to assign new clients without labels; None where data stay with clients."""
 
     @cached_property
     def metrics(self) -> "DataFrame":
         """The metrics of each round as a table, rounds as its index."""
-        from pandas import DataFrame  # takes half a second: only for those who look
+        from pandas import DataFrame  # takes half a second, so not at the top
 
         return DataFrame(self.rows).set_index("round")
 
@@ -62,10 +66,10 @@ class Run:
         return self.state.server.clusters
 
     def assign(self, x: ArrayLike, y: ArrayLike | None = None, *, unlabelled: bool = False) -> "Assignment":
-        """Find which clusters a client that never trained belongs to.
+        """Find the clusters of a new client, one that never trained.
 
-        `x` are its inputs as the run's own clients have them, `y` their labels. Without `y`, prototypes or confidence
-        decide; `unlabelled` does the same where there are labels, which then only measure the accuracy.
+        `x` are its inputs, (samples, …) in the shape and scale of the run's own, `y` their labels, (samples,). Without
+        `y`, prototypes or confidence decide; with `unlabelled`, too, and `y` then only measures the accuracy.
         """
         from hcfl.serving import newcomers
 
@@ -74,7 +78,11 @@ class Run:
     def predict(
         self, x: ArrayLike, *, client: Any = None, cluster: Any = None, weights: "WeightsLike | None" = None
     ) -> NDArray[Any]:
-        """Predict labels as a client of the run, with the model of a cluster, or with weights such as a newcomer's."""
+        """Predict labels, (samples,), for inputs `x`, (samples, …).
+
+        The models are those of a client of the run, of a cluster, or of `weights`: an `Assignment`, a mapping from
+        cluster ids, or one number for each cluster. Exactly one of the three is given.
+        """
         best = self.predict_proba(x, client=client, cluster=cluster, weights=weights).argmax(axis=1)
         names = self.federation.class_names
         numbered = names == tuple(str(number) for number in range(len(names)))
@@ -84,7 +92,7 @@ class Run:
     def predict_proba(
         self, x: ArrayLike, *, client: Any = None, cluster: Any = None, weights: "WeightsLike | None" = None
     ) -> NDArray[np.float32]:
-        """Return class probabilities, (samples, classes): Σ_k ω̃_k softmax(head_k(φ(x))), or of a client's own model."""
+        """Return class probabilities, (samples, classes): Σ_k ω̃_k softmax(head_k(φ(x))), or a client's own model's."""
         from hcfl.serving import predict
 
         inputs, _ = self._checked(x, None)
@@ -92,7 +100,7 @@ class Run:
         return predict.probabilities(self.network, blend, inputs).numpy()
 
     def blend(self, *, client: Any = None, cluster: Any = None, weights: "WeightsLike | None" = None) -> "Blend":
-        """Return the models, and how much each counts, of one client, one cluster, or of some weights."""
+        """Return the models, and their weights, with which a client, a cluster, or given weights predict."""
         from hcfl.serving import predict
 
         return predict.chosen(self, client, cluster, weights)
@@ -106,10 +114,10 @@ class Run:
         cluster: Any = None,
         weights: "WeightsLike | None" = None,
     ) -> Path:
-        """Write a model for other programs: raw inputs in, class probabilities out.
+        """Write a model file for other programs, which maps raw inputs to class probabilities; return its path.
 
-        The format is onnx, torchscript or safetensors; by default what the file's name says. What was written is read
-        again and compared with this run's own prediction.
+        The format is onnx, torchscript or safetensors; by default the one of the file's suffix. The file is read again
+        and its predictions are compared with this run's own.
         """
         from hcfl.serving import export
 
@@ -117,31 +125,31 @@ class Run:
         return export.write(self, blend, Path(path), format)
 
     def report(self, out: str | Path | None = None) -> Path:
-        """Write the run as one HTML page, into its folder unless told otherwise; return where it is."""
+        """Write the run as one HTML page, by default into its folder; return the page's path."""
         from hcfl.report import page  # it reads what runs write
 
         return page.write([self.path], None if out is None else Path(out))
 
     def plot_accuracy(self) -> "Picture":
-        """Show Val and Test over rounds."""
+        """Plot Val and Test over rounds."""
         from hcfl.report import plots
 
         return plots.plot_accuracy([self])
 
     def plot_clusters(self) -> "Picture":
-        """Show the number of clusters over rounds."""
+        """Plot the number of clusters over rounds."""
         from hcfl.report import plots
 
         return plots.plot_clusters([self])
 
     def plot_weights(self) -> "Picture":
-        """Show who belongs to which cluster, beside the truth where it is known."""
+        """Plot each client's cluster weights, beside the true concepts where they are known."""
         from hcfl.report import plots
 
         return plots.plot_weights(self)
 
     def _checked(self, x: ArrayLike, y: ArrayLike | None) -> tuple[Tensor, Tensor | None]:
-        """Refuse what is not like the run's own samples."""
+        """Check that samples have the shape, type and classes of the run's own."""
         federation = self.federation
         stored = str(federation.x.dtype).removeprefix("torch.")
         names = federation.class_names

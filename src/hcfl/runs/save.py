@@ -1,4 +1,4 @@
-"""When a run is saved, and what is said where that fails."""
+"""When a checkpoint is written, and the error message where the run folder cannot be written."""
 
 import shlex
 from collections.abc import Iterator
@@ -10,25 +10,26 @@ from hcfl.runs import checkpoint
 from hcfl.runs.folder import CHECKPOINT
 
 SHARE = 0.05
-"""How much of a run's time goes into checkpoints at most, where nobody says how often they are written."""
+"""The largest share of a run's time that goes into checkpoints, where `checkpoint_every` is not set."""
 
 
 def is_due(every: int | None, round_: int, seconds: float, cost: float) -> bool:
-    """Whether a round is followed by a checkpoint.
+    """Whether a checkpoint is written after round `round_`.
 
-    `seconds` have passed since the last one, which took `cost`.
+    With `every`, after every so many rounds. Without, where enough `seconds` have passed since the last checkpoint,
+    which took `cost` seconds.
     """
     return seconds * SHARE >= cost if every is None else round_ % every == 0
 
 
-def how_to_go_on(path: Path) -> str:
-    """Return the command that goes on with a run, as it can be pasted."""
+def resume_command(path: Path) -> str:
+    """Return the command that resumes a run, quoted for a shell."""
     return f"hcfl resume {shlex.quote(str(path))}"
 
 
 @contextmanager
 def saving(path: Path) -> Iterator[None]:
-    """Say in a sentence that a run folder cannot be written, what there is of it, and how to go on."""
+    """Turn an OSError into a SavingError that names the last checkpoint and the command that resumes the run."""
     try:
         yield
     except OSError as error:
@@ -36,5 +37,5 @@ def saving(path: Path) -> Iterator[None]:
         last = f"the last checkpoint is {files[0]}" if files else "there is no checkpoint yet"
         raise SavingError(
             f"out = {str(path)!r}: cannot be written ({error.strerror}); {last}, "
-            f"and once there is room again, this goes on: {how_to_go_on(path)}"
+            f"and once there is space again, this goes on: {resume_command(path)}"
         ) from None

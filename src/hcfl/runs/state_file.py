@@ -1,7 +1,6 @@
-"""A state as one file: tensors as safetensors, the rest as JSON in its header. Nothing that is read can run code.
+"""A state in one file: tensors as safetensors, the rest as JSON in its header. Reading it cannot run code.
 
-A file is there as a whole or not at all (`atomic_file`), and any byte of it that is not as it was written is found
-(`checksum`).
+The file is written atomically (`atomic_file`), and a SHA-256 in its header finds any byte that changed (`checksum`).
 """
 
 import json
@@ -21,17 +20,17 @@ from hcfl.runs.atomic_file import replacing
 T = TypeVar("T")
 
 HEADER = "hcfl"
-"""Where the header keeps the tree."""
+"""The header's key for the JSON tree."""
 
 
 class DamagedError(InputError):
-    """A file cannot be read, or is not what was written."""
+    """A file cannot be read, or its bytes are not those that were written."""
 
 
 def write(path: Path, value: object, version: int) -> None:
-    """Write a frozen dataclass, in the place of what was there before."""
+    """Write a frozen dataclass to `path` and replace an older file; `version` is the version of its layout."""
     tree, tensors = serialization.flatten(value)
-    header = {"format": version, "sha256": checksum.OPEN, "state": tree}
+    header = {"format": version, "sha256": checksum.EMPTY, "state": tree}
     with replacing(path) as unfinished:
         try:
             save_file(
@@ -42,20 +41,20 @@ def write(path: Path, value: object, version: int) -> None:
             )
         except SafetensorError as error:
             raise _as_os_error(error) from None
-        checksum.close(unfinished)
+        checksum.write(unfinished)
 
 
 def read(kind: type[T], path: Path, version: int, what: str) -> T:
-    """Read what `write` wrote; `what` is its name in messages."""
+    """Read a dataclass of type `kind` that `write` wrote; `what` names the file in error messages."""
     try:
-        whole = checksum.is_whole(path)
-        if whole is False:
+        intact = checksum.matches(path)
+        if intact is False:
             raise DamagedError(f"{what}: is damaged (its bytes are not those that were written)")
         with safe_open(path, "pt") as file:
             header = json.loads(file.metadata()[HEADER])
         if header["format"] != version:
             raise InputError(f"{what}: has format {header['format']}, this version reads {version}")
-        if whole is None:
+        if intact is None:
             raise DamagedError(f"{what}: is damaged (it has no checksum)")
         return serialization.restore(kind, header["state"], load_file(path))
     except OSError as error:
@@ -67,6 +66,6 @@ def read(kind: type[T], path: Path, version: int, what: str) -> T:
 
 
 def _as_os_error(error: SafetensorError) -> Exception:
-    """Return what the operating system said, which safetensors only quotes."""
-    said = re.search(r"\(os error (\d+)\)", str(error))
-    return error if said is None else OSError(int(said[1]), os.strerror(int(said[1])))
+    """Return the operating system's error, whose number stands in the message of safetensors."""
+    number = re.search(r"\(os error (\d+)\)", str(error))
+    return error if number is None else OSError(int(number[1]), os.strerror(int(number[1])))

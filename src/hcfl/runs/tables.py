@@ -16,7 +16,7 @@ from hcfl.tiers.distance import Distances
 
 
 def missing_rows(round_: int, missing: Sequence[Missing], client_names: Sequence[Any]) -> list[dict[str, Any]]:
-    """Return the lines of `events.jsonl` for clients who were asked and do not count."""
+    """Return the lines of `events.jsonl` for sampled clients whose update did not count in the round."""
     return [
         {
             "event": "refused" if one.refused else "absent",
@@ -30,7 +30,7 @@ def missing_rows(round_: int, missing: Sequence[Missing], client_names: Sequence
 
 
 def client_rows(federation: Federation, state: RunState) -> list[list[Any]]:
-    """Return `clients.csv`: who belongs where, beside the truth where it is known."""
+    """Return `clients.csv`: each client's cluster and weights, and its true concept where that is known."""
     server, truth = state.server, federation.truth
     table: list[list[Any]] = [
         [
@@ -61,7 +61,7 @@ def client_rows(federation: Federation, state: RunState) -> list[list[Any]]:
 
 
 def class_rows(federation: Federation) -> list[list[Any]]:
-    """Return `classes.csv`: how many samples of each class each client holds; nothing where clients keep that."""
+    """Return `classes.csv`: each client's samples by class; only the header where clients keep their labels."""
     table: list[list[Any]] = [["client", *federation.class_names]]
     if not len(federation.y):
         return table
@@ -69,8 +69,8 @@ def class_rows(federation: Federation) -> list[list[Any]]:
     return table + [[name, *row] for name, row in zip(federation.client_names, counts, strict=True)]
 
 
-MOST = 200
-"""Clients of a split whose distances are kept: of more, so many, evenly chosen, and the two that are farthest apart."""
+SPLIT_CLIENTS = 200
+"""The largest number of clients of a split whose distances are kept; of more, a regular sample and the farthest two."""
 
 
 def split_row(split: Split, distances: Distances, client_names: Sequence[Any]) -> dict[str, Any]:
@@ -78,7 +78,7 @@ def split_row(split: Split, distances: Distances, client_names: Sequence[Any]) -
     known = {client: row for row, client in enumerate(distances.clients)}
     first, second = ([known[client] for client in part if client in known] for part in (split.first, split.second))
     matrix = distances.matrix.numpy()
-    rows = _some(matrix, first, second)
+    rows = _kept_rows(matrix, first, second)
     return {
         "round": split.round,
         "cluster": split.parent,
@@ -90,21 +90,22 @@ def split_row(split: Split, distances: Distances, client_names: Sequence[Any]) -
     }
 
 
-def _some(matrix: NDArray[np.float32], first: list[int], second: list[int]) -> list[int]:
-    """Return the rows of both parts; where they are too many, a part of each, and the farthest pair."""
+def _kept_rows(matrix: NDArray[np.float32], first: list[int], second: list[int]) -> list[int]:
+    """Return the rows of both parts; of too many, evenly chosen ones and the farthest pair."""
     rows = [*first, *second]
-    if len(rows) <= MOST:
+    if len(rows) <= SPLIT_CLIENTS:
         return rows
     block = matrix[np.ix_(rows, rows)]
     farthest = np.unravel_index(int(block.argmax()), block.shape)
-    evenly = np.linspace(0, len(rows) - 1, MOST - len(farthest)).round().astype(int)
+    evenly = np.linspace(0, len(rows) - 1, SPLIT_CLIENTS - len(farthest)).round().astype(int)
     return [rows[at] for at in np.union1d(evenly, farthest)]
 
 
 def summarise(method: str, config: Config, concepts: int | None, metrics: Sequence[Row]) -> Row:
-    """Return `summary.json`: best round, last round, and Test at the best-Val round, so that nobody is misled.
+    """Return `summary.json` from the rows of `metrics.jsonl`.
 
-    `concepts` is how many there truly are, where somebody knows.
+    It has Val and Test of the best round and of the last, and Test of the round with the best Val, which is the honest
+    one of the three. `concepts` is the true number of concepts; None where it is not known.
     """
     last = metrics[-1]
     val_best = _best(metrics, "val")
@@ -137,7 +138,7 @@ def summarise(method: str, config: Config, concepts: int | None, metrics: Sequen
 
 
 def describe_partition(config: Config) -> str:
-    """Name how samples were dealt, with the readings of α and β: a result means nothing without them."""
+    """Describe how samples were dealt to clients, with the readings of α and β, without which α and β are ambiguous."""
     data = config.data
     if data.partition == "natural":
         return "natural"

@@ -1,4 +1,4 @@
-"""Somebody who never trained: which clusters a newcomer belongs to, and on what evidence (spec §8, the fresh form)."""
+"""Assigns a new client, which never trained, to clusters: with its labels, by prototypes, or by confidence."""
 
 from dataclasses import dataclass, replace
 from typing import Literal
@@ -26,7 +26,7 @@ Statistic = Literal["labels", "prototypes", "confidence"]
 prototypes; or, where there are none to compare with, how sure each cluster is of its predictions."""
 
 FOLDS = 10
-"""Accuracy is measured on every tenth sample in turn, with weights that the other samples found."""
+"""Folds of the cross-validation: accuracy on each tenth of the samples, with weights from the other nine."""
 
 SURE = 0.8
 """An assignment without labels is doubtful if fewer of the federation's own clients would be right there; by the rule
@@ -35,7 +35,7 @@ of succession, (right + 1) / (put there + 2), since a few clients prove little."
 
 @dataclass(frozen=True)
 class ClusterEvidence:
-    """What speaks for one cluster."""
+    """How well one cluster fits a new client."""
 
     cluster: int
     weight: float
@@ -53,7 +53,7 @@ class ClusterEvidence:
 
 @dataclass(frozen=True)
 class Assignment:
-    """Where a newcomer belongs."""
+    """The clusters of a new client."""
 
     cluster: int
     """The cluster with the largest weight."""
@@ -63,9 +63,9 @@ class Assignment:
     accuracy: float | None
     """With the weights found, where there are labels to measure it; each tenth with the weights of the other nine."""
     right: int | None
-    """Without labels: so many of the federation's own clients whom the same evidence puts here do belong here, …"""
+    """Without labels: how many of the run's own clients that this rule assigns to the cluster belong to it, …"""
     put_here: int | None
-    """… of so many that it puts here; None where nobody measured it."""
+    """… and how many it assigns to the cluster; None where that was not measured."""
     components: Tensor | None = None
     """How the newcomer mixes the Gaussians of its inputs, where the method models them."""
 
@@ -89,7 +89,7 @@ class Assignment:
         if not self.put_here:
             measured = "how often this is right is not known"
         else:
-            measured = f"{self.right} of the {self.put_here} own clients whom the same evidence puts here belong here"
+            measured = f"{self.right} of the {self.put_here} own clients that the same evidence puts here belong here"
         if not self.doubtful:
             return f"Without labels, by {self.evidence}: {measured}."
         return (

@@ -1,4 +1,4 @@
-"""Who predicts with what: the models of a cluster, of a client, or of any weights, and what they say of raw inputs."""
+"""Chooses the models of a cluster, of a client, or of given weights, and predicts raw inputs with them."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -37,7 +37,7 @@ class Density:
 
 @dataclass(frozen=True)
 class Blend:
-    """The models that somebody predicts with, and how much each counts: Σ_k ω̃_k softmax(head_k(z))."""
+    """The models of a prediction and their weights: Σ_k ω̃_k softmax(head_k(z))."""
 
     models: Ensemble
     weights: Tensor
@@ -55,18 +55,18 @@ class Blend:
 
 
 WeightsLike = Assignment | Mapping[Any, float] | ArrayLike
-"""Weights as people give them: a newcomer's, by cluster id, or one for each cluster."""
+"""Weights from the user: an assignment, a mapping from cluster ids, or one number for each cluster."""
 
 
 def chosen(run: Run, client: Any = None, cluster: Any = None, weights: WeightsLike | None = None) -> Blend:
-    """Return what a client, a cluster, or some weights predict with; a run's only cluster needs no name."""
+    """Return the models of a client, of a cluster, or of weights; a run's only cluster needs no name."""
     clusters = run.state.server.clusters
     given = [
         name for name, value in (("client", client), ("cluster", cluster), ("weights", weights)) if value is not None
     ]
     if len(given) > 1 or (not given and len(clusters) > 1):
-        said = " and ".join(given) or "client = None"
-        raise InputError(f"{said}: one of client, cluster ({_listed(clusters)}) and weights says who predicts")
+        found = " and ".join(given) or "client = None"
+        raise InputError(f"{found}: one of client, cluster ({_listed(clusters)}) and weights must be given")
     if client is not None:
         return of_client(run, client)
     if isinstance(weights, Assignment):
@@ -79,7 +79,7 @@ def chosen(run: Run, client: Any = None, cluster: Any = None, weights: WeightsLi
 
 
 def of_weights(run: Run, weights: Tensor, components: Tensor | None = None) -> Blend:
-    """Blend the clusters' models by weights (clusters,); those without weight are left out."""
+    """Return the clusters' models with weights, (clusters,); models of weight 0 are left out."""
     server = run.state.server
     if weights.shape != (len(server.clusters),) or not bool((weights >= 0).all()) or not float(weights.sum()) > 0:
         known = _listed(server.clusters)
@@ -102,7 +102,7 @@ def of_cluster(run: Run, cluster: int | str) -> Blend:
 
 
 def of_client(run: Run, name: Any) -> Blend:
-    """Return what one client predicts with: its own model where it keeps one, else its mixture of the clusters'."""
+    """Return a client's own model where it keeps one, else its mixture of the clusters' models."""
     names, server = run.federation.client_names, run.state.server
     client = _position(names, name)
     if client is None:
@@ -112,8 +112,8 @@ def of_client(run: Run, name: Any) -> Blend:
         return Blend(known.own, torch.ones(1), run.federation.scaling)
     components = run.method.uniform_components(len(server.clusters))
     if known is not None:
-        hidden = run.method.local.kept or (components is not None and known.weights.components is None)
-        if hidden:  # a real client on Flower
+        on_its_machine = run.method.local.kept or (components is not None and known.weights.components is None)
+        if on_its_machine:  # a real client on Flower
             raise InputError(f"client = {name}: keeps what it predicts with to itself, on its own machine")
         missed = [change for change in server.changes if change.round >= known.round]
         components = follow(known.weights, known.clusters, missed, client).components
@@ -132,13 +132,13 @@ def by_id(clusters: tuple[int, ...], weights: Mapping[Any, float]) -> Tensor:
 
 
 def _position(known: Sequence[Any], name: Any) -> int | None:
-    """Find a name; on the command line everything is text."""
+    """Return the position of a name; names from the command line are text."""
     shown = [str(each) for each in known]
     return shown.index(str(name)) if str(name) in shown else None
 
 
 MOST_LISTED = 12
-"""Names in a message."""
+"""The largest number of names in a message."""
 
 
 def _listed(names: Sequence[Any]) -> str:

@@ -1,22 +1,23 @@
 """Runs that a table needs: begun once, gone on with, never repeated."""
 
-import fcntl
 import hashlib
 import json
-import resource
 import shutil
+import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import psutil
 import torch
+from filelock import FileLock
 
 from hcfl.config import Config, plugins
 from hcfl.errors import InputError, SavingError
 from hcfl.launch import execute, resume
 from hcfl.runs import atomic_file
 from hcfl.runs import folder as run_folder
-from hcfl.runs.loop import OnRound
+from hcfl.runs.loop import ShouldStop
 from hcfl.runs.prepare import prepare
 from hcfl.runs.run import Run
 from hcfl.runs.save import saving
@@ -67,20 +68,21 @@ def task_of(config: Config, out: Path, keep: bool = False) -> Task:
     return Task(config, out / f"{config.method.name}-{source}-seed{config.seed}-{digest}", keep)
 
 
-def run(task: Task, threads: int | None = None, on_round: OnRound | None = None) -> None:
-    """Run one task; one that was interrupted goes on from its last checkpoint.
+def run(task: Task, threads: int | None = None, should_stop: ShouldStop | None = None) -> bool:
+    """Run one task, or resume it from its last checkpoint; return whether it is complete.
 
-    Where somebody else is at it, wait: a lock, unlike a file, does not outlive its owner.
+    It is not where `should_stop()` was true after one of its rounds. Where another process runs the same task, wait: a
+    lock, unlike a file, does not outlive its owner.
     """
     task.folder.parent.mkdir(parents=True, exist_ok=True)
-    with task.folder.with_name(f"{task.folder.name}.lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        if not task.done:
-            _run(task, threads, on_round)
+    with FileLock(task.folder.with_name(f"{task.folder.name}.lock")):
+        return task.done or _run(task, threads, should_stop)
 
 
-def _run(task: Task, threads: int | None, on_round: OnRound | None) -> None:
-    finished = _finished(task, threads, on_round)
+def _run(task: Task, threads: int | None, should_stop: ShouldStop | None) -> bool:
+    finished = _finished(task, threads, should_stop)
+    if finished.state.server.round < finished.config.training.rounds:
+        return False
     result = {
         **{name: [entry[name] for entry in finished.rows] for name in ("val", "test", "clusters")},
         "seconds_per_round": finished.summary["seconds_per_round"],
@@ -91,13 +93,14 @@ def _run(task: Task, threads: int | None, on_round: OnRound | None) -> None:
         atomic_file.write_text(task.folder / RESULT, json.dumps(result))
     if not task.keep:
         shutil.rmtree(task.folder / run_folder.CHECKPOINT)
+    return True
 
 
-def _finished(task: Task, threads: int | None, on_round: OnRound | None) -> Run:
-    """Play the task's run to its end: from its checkpoint, or, where its folder cannot be used, anew."""
+def _finished(task: Task, threads: int | None, should_stop: ShouldStop | None) -> Run:
+    """Run the task to its end, or until it is stopped: from its checkpoint, or, where that cannot be used, anew."""
     if (task.folder / run_folder.CONFIG).exists():
         try:
-            return resume(task.folder, on_round, on_note=lambda note: None, allow_code=task.names_code)
+            return resume(task.folder, on_note=lambda note: None, allow_code=task.names_code, should_stop=should_stop)
         except SavingError:
             raise
         except InputError:
@@ -106,7 +109,7 @@ def _finished(task: Task, threads: int | None, on_round: OnRound | None) -> Run:
         shutil.rmtree(task.folder)
     own = threads if task.config.device == "cpu" else None
     settings = {"threads": task.config.threads or own}
-    return execute(prepare(task.config.model_copy(update=settings)), task.folder, on_round)
+    return execute(prepare(task.config.model_copy(update=settings)), task.folder, should_stop=should_stop)
 
 
 def _class_table(finished: Run) -> list[list[int]]:
@@ -124,4 +127,8 @@ def _peak_memory(device: str) -> float:
     """Megabytes: of the GPU where there is one, else of this process, which runs nothing else."""
     if device.startswith("cuda"):
         return torch.cuda.max_memory_allocated(device) / 1e6
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e3
+    if sys.platform == "win32":
+        return float(psutil.Process().memory_info().peak_wset) / 1e6
+    import resource  # psutil has no peak here
+
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / (1e6 if sys.platform == "darwin" else 1e3)

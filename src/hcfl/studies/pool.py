@@ -9,7 +9,6 @@ from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
 from threading import Lock
 
-from hcfl.core.record import Record
 from hcfl.data import build
 from hcfl.errors import InputError
 from hcfl.studies.jobs import Task, run
@@ -102,14 +101,8 @@ def _report(sender: Connection, task: Task, threads: int) -> None:
     asked: list[int] = []
     signal.signal(signal.SIGTERM, lambda number, frame: asked.append(number))
 
-    def heed(record: Record) -> None:
-        if asked:
-            raise KeyboardInterrupt
-
     try:
-        run(task, threads, heed)
-        sender.send(None)
+        complete = run(task, threads, lambda: bool(asked))
+        sender.send(None if complete else InputError(f"{task.folder.name}: was interrupted"))
     except InputError as error:
         sender.send(error)
-    except KeyboardInterrupt:  # whoever waits was interrupted, too, and says so
-        sender.send(InputError(f"{task.folder.name}: was interrupted"))

@@ -11,7 +11,7 @@ from hcfl.errors import InputError
 HERE = Path(__file__).parent
 
 PARTITION_OF = {"alpha": "lda", "alpha_reading": "lda", "classes_per_client": "classes", "grouping": "classes"}
-"""Settings that only one partition has."""
+"""Settings of a single partition, and which one."""
 
 
 def names() -> tuple[str, ...]:
@@ -47,7 +47,7 @@ def applied(values: Mapping[str, Any], every: Collection[str]) -> Mapping[str, A
 
 
 def _replaced(key: str, settings: Mapping[str, Any], given: Mapping[str, Any]) -> bool:
-    """Whether a setting of the scenario has lost its meaning: another partition, or no noise, was asked for."""
+    """Whether the user's settings make one of the scenario's meaningless: another partition, or no noise."""
     implied = (PARTITION_OF[name] for name in PARTITION_OF if given.get(name) is not None)
     asked = given.get("partition") or next(implied, None)
     other_partition = asked is not None and asked != settings.get("partition", asked)

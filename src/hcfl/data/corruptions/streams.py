@@ -17,6 +17,6 @@ class Streams(dict[str, np.random.Generator]):
         self._seed = int(generator.integers(2**63))
 
     def __missing__(self, purpose: str) -> np.random.Generator:
-        """Open the stream of a purpose that nobody asked for yet."""
+        """Create the stream of a purpose at its first use."""
         self[purpose] = rng.numpy_generator(self._seed, purpose)
         return self[purpose]

@@ -1,4 +1,4 @@
-"""The 20 corruptions with their constants, and the one function that applies them (spec §7)."""
+"""The 20 corruptions with their constants, and the function that applies them."""
 
 from collections.abc import Callable
 from typing import Any

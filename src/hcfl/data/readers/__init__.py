@@ -1,4 +1,4 @@
-"""Images on disk, in the layouts that people have, decoded once into a cache.
+"""Readers of images on disk in their common layouts; decoded images are kept in a cache.
 
-Nothing in here imports torch: the processes that decode start without it, in a third of the time.
+These modules do not import torch: without it, the processes that decode start in a third of the time.
 """

@@ -1,11 +1,10 @@
-"""How much memory is free, and arrays that would not fit."""
+"""How much memory is free; arrays that would not fit are refused before they are read."""
 
-import os
 from pathlib import Path
 
-from hcfl.errors import InputError
+import psutil
 
-MEMORY = Path("/proc/meminfo")
+from hcfl.errors import InputError
 
 CONTAINERS = (
     ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory.current", "/sys/fs/cgroup/memory.stat"),
@@ -15,39 +14,34 @@ CONTAINERS = (
         "/sys/fs/cgroup/memory/memory.stat",
     ),
 )
-"""Where Linux tells a container its limit, what it uses, and of what: the second and the first version of cgroups."""
+"""A container's memory limit, its use, and the kinds of use, in Linux's cgroups of version 2 and 1.
+
+psutil knows only the machine."""
 
 
-def free_memory() -> int | None:
-    """Return the bytes that are free, or can be freed at once; None where the system does not say."""
-    known = [free for free in (_of_machine(), *(_of_container(*map(Path, files)) for files in CONTAINERS)) if free]
-    return min(known, default=None)
-
-
-def _of_machine() -> int | None:
-    try:
-        lines = MEMORY.read_text(encoding="ascii").splitlines()
-        return next(int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable:"))
-    except (OSError, ValueError, StopIteration):
-        pass
-    try:
-        return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")  # what is free, few systems tell
-    except (OSError, ValueError):
-        return None
+def free_memory() -> int:
+    """Return the bytes that this process can still take: of the machine, or of its container where that has fewer."""
+    containers = (_of_container(*map(Path, files)) for files in CONTAINERS)
+    machine = int(psutil.virtual_memory().available)
+    return min([machine, *(free for free in containers if free is not None)])
 
 
 def _of_container(limit: Path, used: Path, details: Path) -> int | None:
-    """Return what a limit leaves; files that are only cached count as used there, but give way."""
+    """Return the bytes below a container's limit; Linux counts cached files as used, but frees them when needed."""
     try:
         most, now = (int(path.read_text(encoding="ascii")) for path in (limit, used))
         kinds = dict(line.split() for line in details.read_text(encoding="ascii").splitlines())
         return max(1, most - now + int(kinds.get("inactive_file", 0)))
-    except (OSError, ValueError):  # no container, or no limit: "max" is not a number
+    except (OSError, ValueError):  # there is no container, or no limit: "max" is not a number
         return None
 
 
-def in_words(size: float) -> str:
-    """Return a number of bytes as people say it."""
+def format_bytes(size: float) -> str:
+    """Return a number of bytes with its unit.
+
+    >>> format_bytes(2.5e9)
+    '2.5 GB'
+    """
     for unit in ("bytes", "kB", "MB", "GB"):
         if size < 1000:
             return f"{size:.3g} {unit}"
@@ -55,8 +49,8 @@ def in_words(size: float) -> str:
     return f"{size:,.1f} TB"
 
 
-def check_room(what: str, needed: int) -> None:
-    """Refuse what cannot be held: a small file can claim, or unpack to, more than any machine has."""
+def check_memory(what: str, needed: int) -> None:
+    """Refuse an array that needs more bytes than are free: a small file can unpack to more than any machine has."""
     free = free_memory()
-    if free is not None and needed > free:
-        raise InputError(f"{what}: would take {in_words(needed)} of memory, but {in_words(free)} are free")
+    if needed > free:
+        raise InputError(f"{what}: would take {format_bytes(needed)} of memory, but {format_bytes(free)} are free")

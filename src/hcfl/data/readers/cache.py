@@ -1,4 +1,4 @@
-"""Arrays that are expensive to make, kept on disk: whole or not at all, checked, and mapped instead of read."""
+"""A disk cache of arrays that are expensive to compute: written atomically, with checksums, read as memory maps."""
 
 import json
 import os
@@ -18,12 +18,12 @@ from numpy.typing import NDArray
 
 FACTS, PARTIAL = "entry.json", "partial-"
 ABANDONED = 24 * 3600
-"""Seconds after which a folder that somebody began to write, and was killed, is swept away."""
+"""Seconds after which the unfinished folder of a process that was killed is removed."""
 
 
 @dataclass(frozen=True)
 class Entry:
-    """Arrays by name, and what else is known of them (anything JSON can hold)."""
+    """Arrays by name, and facts about them (anything that JSON can hold)."""
 
     arrays: Mapping[str, NDArray[Any]]
     facts: Mapping[str, Any]
@@ -38,7 +38,7 @@ def location(setting: str | None) -> Path:
 
 
 def identity(*parts: Any) -> str:
-    """Return a key for what parts say of themselves; arrays count with their content."""
+    """Return a key of values: a hash of their `repr`, of arrays a hash of their content."""
     digest = blake2b(digest_size=10)
     for part in parts:
         if isinstance(part, np.ndarray):
@@ -50,7 +50,7 @@ def identity(*parts: Any) -> str:
 
 
 def files_identity(folder: Path, files: list[Path], *settings: Any) -> str:
-    """Return a key for files as they are now: where, how large and when last written.
+    """Return a key of files by their paths, sizes and times of modification.
 
     Hashing their content would also notice a change that keeps size and time, but costs as much as reading them.
     """
@@ -59,7 +59,7 @@ def files_identity(folder: Path, files: list[Path], *settings: Any) -> str:
 
 
 def get(root: Path, name: str, make: Callable[[], Entry]) -> tuple[Entry, tuple[str, ...]]:
-    """Return the entry of this name, making it the first time, and notes on what a user should know."""
+    """Return the entry `name`, computed by `make` the first time, and notes for the user."""
     folder, notes = root / name, []
     if folder.exists():
         if (found := _load(folder)) is not None:
@@ -76,24 +76,24 @@ def get(root: Path, name: str, make: Callable[[], Entry]) -> tuple[Entry, tuple[
 
 
 def _load(folder: Path) -> Entry | None:
-    """Map an entry's arrays; None where anything is not as it was written.
+    """Map an entry's arrays into memory; None where a checksum does not match.
 
-    Private maps: nothing that happens to the arrays in memory can reach the files.
+    The maps are copy-on-write: changes of the arrays do not reach the files.
     """
     try:
-        said = json.loads((folder / FACTS).read_text(encoding="utf-8"))
-        expected = said["checksums"]
-        if said["checksum"] != _facts_checksum(expected, said["facts"]) or not all(map(str.isidentifier, expected)):
+        stored = json.loads((folder / FACTS).read_text(encoding="utf-8"))
+        expected = stored["checksums"]
+        if stored["checksum"] != _facts_checksum(expected, stored["facts"]) or not all(map(str.isidentifier, expected)):
             return None
         arrays = {name: np.load(folder / f"{name}.npy", mmap_mode="c", allow_pickle=False) for name in expected}
         intact = all(_checksum(array) == expected[name] for name, array in arrays.items())
-        return Entry(arrays, said["facts"]) if intact else None
+        return Entry(arrays, stored["facts"]) if intact else None
     except Exception:  # a damaged header can raise nearly anything
         return None
 
 
 def _store(root: Path, folder: Path, entry: Entry) -> None:
-    """Write beside the final place and move when complete; of two who write the same, the first wins."""
+    """Write into a temporary folder and rename it; of two processes that write the same entry, the first wins."""
     root.mkdir(parents=True, exist_ok=True)
     _sweep(root)
     partial = Path(mkdtemp(prefix=PARTIAL, dir=root))
@@ -102,8 +102,8 @@ def _store(root: Path, folder: Path, entry: Entry) -> None:
             np.save(partial / f"{name}.npy", array, allow_pickle=False)
         checksums = {name: _checksum(array) for name, array in entry.arrays.items()}
         facts = json.loads(json.dumps(dict(entry.facts)))  # as they will be read
-        said = {"checksum": _facts_checksum(checksums, facts), "checksums": checksums, "facts": facts}
-        (partial / FACTS).write_text(json.dumps(said), encoding="utf-8")
+        stored = {"checksum": _facts_checksum(checksums, facts), "checksums": checksums, "facts": facts}
+        (partial / FACTS).write_text(json.dumps(stored), encoding="utf-8")
         try:
             partial.rename(folder)
         except OSError:
@@ -115,7 +115,7 @@ def _store(root: Path, folder: Path, entry: Entry) -> None:
 
 def _sweep(root: Path) -> None:
     for path in root.glob(f"{PARTIAL}*"):
-        with suppress(OSError):  # somebody has just finished it
+        with suppress(OSError):  # another process has just renamed it
             if time.time() - path.stat().st_mtime > ABANDONED:
                 shutil.rmtree(path, ignore_errors=True)
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from hcfl.data.readers.available_memory import check_room
+from hcfl.data.readers.available_memory import check_memory
 from hcfl.data.readers.cache import Entry
 from hcfl.errors import InputError
 
@@ -51,7 +51,7 @@ def _array(path: Path) -> NDArray[np.uint8]:
             if header[:4] != bytes((0, 0, 8, axes)) or len(header) != 4 + 4 * axes:
                 raise InputError(wrong)
             shape = np.frombuffer(header[4:], ">u4").tolist()
-            check_room(str(path), prod(shape))
+            check_memory(str(path), prod(shape))
             data = file.read(prod(shape) + 1)  # one more: what is too long is not complete either
     except (OSError, EOFError, zlib.error) as error:
         reason = (str(error).splitlines() or [type(error).__name__])[0]

@@ -1,4 +1,4 @@
-"""A folder of images, one sub-folder for each class; above them, where somebody made them, train and test."""
+"""A folder of images with one sub-folder for each class, or `train` and `test` folders with such sub-folders."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -29,7 +29,7 @@ class Listing:
 
 
 def listing(folder: Path) -> Listing:
-    """List a folder's images by class; what cannot be one class per sub-folder is refused."""
+    """List a folder's images by class; a folder without one sub-folder for each class is refused."""
     below = {path.name.lower(): path for path in _folders(folder)}
     train = next((below[name] for name in TRAIN if name in below), None)
     test = next((below[name] for name in TEST if name in below), None)

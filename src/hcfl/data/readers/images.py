@@ -1,4 +1,4 @@
-"""Encoded images → arrays of bytes, all of one size (Pillow)."""
+"""Decodes images with Pillow into arrays of bytes, all of one size."""
 
 import warnings
 from collections.abc import Iterable
@@ -10,16 +10,16 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image, ImageOps
 
-from hcfl.data.readers.available_memory import check_room
+from hcfl.data.readers.available_memory import check_memory
 from hcfl.errors import InputError
 
 Pixels = NDArray[np.uint8]
 
 FORMATS = ("BMP", "GIF", "JPEG", "PNG", "PPM", "TIFF", "WEBP")
-"""Pictures that are decoded here, whatever their names say; of Pillow's others, some start other programs."""
+"""Formats that are decoded, by content, not by file name; some of Pillow's other formats start other programs."""
 
 CHUNK = 1000
-"""Images that are decoded in one go: enough to keep a worker busy, few enough to share the work out."""
+"""Images that a worker decodes at a time: enough to keep it busy, few enough to share the work."""
 
 
 @dataclass(frozen=True)
@@ -28,7 +28,7 @@ class Chunk:
 
     pixels: Pixels
     first: str
-    """What the first image is called, for complaints about those that differ from it."""
+    """The name of the first image, for error messages."""
 
 
 def decode(name: str, encoded: bytes | Path, resize: int | None) -> Pixels:
@@ -65,11 +65,11 @@ def decode_chunk(images: Iterable[tuple[str, bytes | Path]], resize: int | None)
 
 
 def join(chunks: Iterable[Chunk], total: int) -> Pixels:
-    """Put chunks together as they come; grey images among coloured ones become coloured."""
+    """Concatenate chunks as they arrive; grey images among coloured ones get three channels."""
     first, at = None, 0
     for chunk in chunks:
         if first is None:
-            check_room(chunk.first, total * chunk.pixels[0].size)
+            check_memory(chunk.first, total * chunk.pixels[0].size)
             first, pixels = chunk.first, np.empty((total, *chunk.pixels.shape[1:]), np.uint8)
         _same_size(pixels[0], first, chunk.pixels[0], chunk.first)
         if chunk.pixels.shape[-1] > pixels.shape[-1]:

@@ -1,4 +1,4 @@
-"""Arrays from a `.npz` file: nothing in it can run code, and nothing is unpacked that is not as large as it says."""
+"""Reads arrays from a `.npz` file; never runs code from it, and refuses arrays whose size differs from their header."""
 
 from math import prod
 from pathlib import Path
@@ -8,11 +8,11 @@ from zipfile import ZipFile, ZipInfo
 from numpy.lib import format as npy
 from numpy.typing import NDArray
 
-from hcfl.data.readers.available_memory import check_room
+from hcfl.data.readers.available_memory import check_memory
 from hcfl.errors import InputError
 
 HEADERS = {(1, 0): npy.read_array_header_1_0, (2, 0): npy.read_array_header_2_0}
-"""Readers of what stands before an array's values; the third version is for tables with foreign names."""
+"""Readers of an array's header by version; version 3 is for tables with non-Latin column names."""
 
 SUFFIX = ".npy"
 
@@ -23,7 +23,7 @@ def read(path: Path, name: str = "data.source") -> dict[str, NDArray[Any]]:
     try:
         with path.open("rb") as file, ZipFile(file) as archive:
             members = archive.infolist()
-            check_room(where, sum(member.file_size for member in members))
+            check_memory(where, sum(member.file_size for member in members))
             return {member.filename.removesuffix(SUFFIX): _array(archive, member) for member in members}
     except FileNotFoundError:
         raise InputError(f"{where}: there is no such file") from None

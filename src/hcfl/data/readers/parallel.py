@@ -1,4 +1,4 @@
-"""The same work on many things, on all cores."""
+"""Runs one function on many inputs, on all cores."""
 
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, TypeVar
@@ -9,16 +9,16 @@ T = TypeVar("T")
 
 
 FEW = 2000
-"""Images that one process is done with before others have started."""
+"""Up to this many images, one process is faster than starting others."""
 
 
 def each(
     function: Callable[..., T], tasks: Sequence[tuple[Any, ...]], images: int, workers: int | None = None
 ) -> Iterator[T]:
-    """Yield function(*task) for every task, in their order, whoever computes it; `images` is how many there are in all.
+    """Yield function(*task) for every task, in order; `images` is the number of images in all tasks together.
 
-    Processes, because neither Pillow's decoders nor small NumPy operations let go of the interpreter's lock; joblib's,
-    because they also start from notebooks and from scripts without a `__main__` guard.
+    It uses processes, since Pillow's decoders and small NumPy operations hold the interpreter's lock, and joblib's,
+    since they also start from notebooks and from scripts without a `__main__` guard.
     """
     if workers is None:
         workers = 1 if images <= FEW else -1

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from hcfl.data.readers.available_memory import check_room
+from hcfl.data.readers.available_memory import check_memory
 from hcfl.data.readers.cache import Entry
 from hcfl.data.readers.images import Chunk, decode_chunk, join
 from hcfl.data.readers.parallel import each
@@ -17,12 +17,12 @@ from hcfl.errors import InputError
 
 SPLIT = re.compile(r"(?<![a-z])(train|test|valid|val|dev)(?:ing|ation)?(?![a-z])")
 LABELS = ("label", "labels", "fine_label")
-"""What the column of classes is called, by preference; otherwise it is the only one that the metadata call so."""
+"""Names of the label column, by preference; else it is the one that the metadata describe as classes."""
 
 
 @dataclass(frozen=True)
 class Part:
-    """One file: what it holds, and where."""
+    """One file and its columns."""
 
     path: Path
     rows: int
@@ -34,7 +34,7 @@ class Part:
 
 
 def files(folder: Path) -> list[Path]:
-    """Return the parquet files of a folder, wherever in it they lie."""
+    """Return the parquet files in a folder and its sub-folders."""
     return sorted(path for path in folder.rglob("*.parquet") if path.is_file())
 
 
@@ -49,7 +49,7 @@ def read(folder: Path, paths: list[Path], resize: int | None, workers: int | Non
     if not any(not part.test for part in parts):
         raise InputError(f"{folder}: its parquet files hold no training samples")
     total = sum(part.rows for part in parts)
-    check_room(str(folder), total * np.dtype(np.int64).itemsize)
+    check_memory(str(folder), total * np.dtype(np.int64).itemsize)
     labels = list[NDArray[np.int64]]()
 
     def chunks() -> Any:
@@ -122,7 +122,7 @@ def _open(path: Path) -> Any:
 def _row_group(part: Part, group: int, resize: int | None) -> tuple[Chunk | None, NDArray[np.int64]]:
     try:
         file = _open(part.path)
-        check_room(str(part.path), file.metadata.row_group(group).total_byte_size)
+        check_memory(str(part.path), file.metadata.row_group(group).total_byte_size)
         table = file.read_row_group(group, columns=[part.image, part.label])
         encoded = table.column(part.image).combine_chunks().field("bytes").to_pylist()
         labels = table.column(part.label).to_numpy()

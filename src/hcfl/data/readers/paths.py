@@ -1,4 +1,4 @@
-"""Whether a path that somebody typed is there; one that no file system could have is not."""
+"""Whether a path that the user typed exists; an impossible path does not, where `Path` would raise an error."""
 
 from pathlib import Path
 

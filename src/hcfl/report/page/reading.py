@@ -6,16 +6,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from hcfl.config import Config
-from hcfl.core.record import Row
+from hcfl.core.record import CURVES, Row
 from hcfl.data.readers.paths import is_file
 from hcfl.errors import InputError
 from hcfl.report.page import matrices
 from hcfl.runs import folder as run_folder
 from hcfl.runs.json_files import read_object
 from hcfl.runs.tables import summarise
-
-CURVES = ("round", "participants", "val", "test", "clusters", "ari", "nmi", "purity", "objective", "seconds")
-"""Columns of `metrics.jsonl` that are a number a round."""
 
 RULES = {
     "contradiction": ("hcfl++", "split-on-contradiction"),

@@ -1,4 +1,4 @@
-"""What one client, or one cluster, predicts with, as one plain module."""
+"""The models of a client or of a cluster as one plain torch module."""
 
 from copy import deepcopy
 from math import log, pi

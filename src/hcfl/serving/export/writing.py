@@ -28,12 +28,12 @@ from hcfl.serving.export.served import Served
 from hcfl.serving.predict import Blend
 
 Format = Literal["onnx", "torchscript", "safetensors"]
-"""What can be written."""
+"""Formats of model files."""
 
 FORMATS: tuple[Format, ...] = get_args(Format)
 
 SUFFIXES: dict[str, Format] = {".onnx": "onnx", ".pt": "torchscript", ".safetensors": "safetensors"}
-"""Which format a file's name stands for."""
+"""The format of each file suffix."""
 
 NEEDED: dict[Format, tuple[str, ...]] = {"onnx": ("onnx", "onnxscript", "onnxruntime")}
 """Libraries that are an extra."""
@@ -42,10 +42,10 @@ VERSION = 2
 """Of the safetensors layout; another one is refused."""
 
 TOLERANCE = 1e-4
-"""How far a probability may be from this run's own prediction: runtimes add up in another order."""
+"""The largest allowed difference to the run's own probabilities: runtimes sum in another order."""
 
 CHECKED = 7
-"""Samples that are predicted with the file that was written; another number than the graph was traced with."""
+"""The number of samples to check a written file with; not the number that the graph was traced with."""
 
 Predictor = Callable[[Tensor], NDArray[np.float32]]
 """Raw inputs → class probabilities, by a file that was written."""
@@ -53,7 +53,7 @@ Predictor = Callable[[Tensor], NDArray[np.float32]]
 
 @dataclass(frozen=True)
 class Architecture:
-    """Which network weights belong to."""
+    """The network that weights belong to."""
 
     name: str
     norm: str | None = None
@@ -109,7 +109,7 @@ def _format(path: Path, asked: str | None) -> Format:
 
 
 def _examples(run: Run) -> Tensor:
-    """Draw inputs that look like the federation's as far as its scaling says."""
+    """Draw inputs with the mean and deviation of the federation's."""
     scaling, like = run.federation.scaling, run.federation.x
     generator = rng.torch_generator(run.config.seed, "export")
     drawn = torch.randn(CHECKED, *run.federation.shape, generator=generator) * scaling.std.cpu() + scaling.mean.cpu()
@@ -118,10 +118,10 @@ def _examples(run: Run) -> Tensor:
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """Keep torch from telling what does not matter here.
+    """Silence torch's warnings that do not matter here.
 
-    The shape of an input is fixed in a graph, TorchScript is a format that somebody asked for, and nobody needs
-    torchvision.
+    They are about fixed input shapes, about TorchScript, which the user asked for, and about torchvision, which is not
+    needed.
     """
     logger = logging.getLogger("torch.onnx._internal.exporter._registration")
     level = logger.level
@@ -137,7 +137,7 @@ def _quiet() -> Iterator[None]:
 
 
 def _facts(run: Run, blend: Blend) -> dict[str, str]:
-    """Return what a reader of the file should know, as text."""
+    """Return the file's metadata, as text."""
     federation = run.federation
     return {
         "class_names": json.dumps(list(federation.class_names), ensure_ascii=False),
