@@ -14,6 +14,7 @@ from rich.table import Table
 
 from hcfl.errors import InputError
 from hcfl.report import plots
+from hcfl.report.many_runs import make_folder, print_line
 from hcfl.report.theory_plot import plot_study
 from hcfl.theory import study as studies
 from hcfl.theory.settings import StudySettings
@@ -26,19 +27,16 @@ OUT = Path("runs") / "theory"
 def show(settings: StudySettings, out: Path | None, console: Console) -> Study:
     """Run the study and show it; the folder is made first, so that nobody waits for numbers that cannot be kept."""
     out = out or OUT
-    try:
-        out.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise InputError(f"out = {str(out)!r}: cannot be written ({error.strerror})") from None
+    make_folder(out)
     with _progress(settings, console) as on_curve:
         found = studies.run(settings, on_curve)
     console.print(study_table(found))
     for line in notes(found):
-        console.print(line, highlight=False, soft_wrap=True)
+        print_line(line, console)
     picture = plots.save(plot_study(found), out / "theory.png")
     write_numbers(found, out)
-    for line in (f"Picture: {picture}", f"Numbers: {out / 'theory.csv'}, every step; {out / 'theory.json'}, the table"):
-        console.print(line, highlight=False, soft_wrap=True)
+    print_line(f"Picture: {picture}", console)
+    print_line(f"Numbers: {out / 'theory.csv'}, every step; {out / 'theory.json'}, the table", console)
     return found
 
 
@@ -58,7 +56,7 @@ def _progress(settings: StudySettings, console: Console) -> Iterator[Callable[[C
         nonlocal done
         done += 1
         found = f"min/max {curve.imbalance:.2f}  seed {curve.seed}  distance {curve.distances[-1]:.1e}"
-        console.print(f"  {done}/{total} {found}", highlight=False, soft_wrap=True)
+        print_line(f"  {done}/{total} {found}", console)
 
     yield plain
 

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from difflib import get_close_matches
 from fnmatch import fnmatch
+from functools import cache
 from pathlib import Path
 from typing import Any, Literal
 
@@ -131,6 +132,7 @@ def paper_class_table() -> list[list[int]]:
     return [[found[cluster, label] for label in labels] for cluster in clusters]
 
 
+@cache
 def _paper() -> list[dict[str, str]]:
     with (HERE / "paper.csv").open(encoding="utf-8", newline="") as file:
         return list(csv.DictReader(file))
