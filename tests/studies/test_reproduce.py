@@ -232,7 +232,7 @@ def test_rows_are_chosen_by_name():
     assert [row.label for row in paper_tables.chosen_rows(table, ["icfl"])] == ["ICFL (0.85)", "ICFL (0.98)"]
     assert len(paper_tables.chosen_rows(table, ["fedavg", "hcfl+*0.3"])) == 4
     assert paper_tables.chosen_rows(table, []) == table.rows
-    with pytest.raises(InputError, match=r"--rows 'fedprox': no row of main is called so; they are FedAvg; FeSEM"):
+    with pytest.raises(InputError, match=r"--rows 'fedprox': no row of main has this name; its rows are FedAvg; FeSEM"):
         paper_tables.chosen_rows(table, ["fedprox"])
 
 
@@ -265,7 +265,7 @@ def test_a_run_that_fails_is_told_in_one_sentence(capsys, tmp_path, monkeypatch)
 def test_a_process_that_dies_is_told_not_waited_for(tmp_path):
     (tmp_path / "die.py").write_text("import os\n\ndef build(shape, classes):\n    os._exit(3)\n")
     config = from_flat(method="fedavg", clients=3, model=f"{tmp_path / 'die.py'}:build")
-    with pytest.raises(InputError, match="its process ended with code 3 before it was done"):
+    with pytest.raises(InputError, match="its process ended with code 3 before the run was complete"):
         pool.run_apart(jobs.task_of(config, tmp_path / "r"), threads=1)
 
 
