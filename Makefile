@@ -10,7 +10,7 @@ demo: setup  ## watch HCFL+ find the groups in a federation that one model canno
 
 test: setup lint types tests  ## lint, strict types, tests
 
-check: setup lint types fast  ## lint, strict types, and the tests that take no time: below two minutes
+check: setup lint types fast  ## lint, strict types, and the fast tests: below two minutes
 
 lint: setup
 	$(BIN)/ruff check .
@@ -23,8 +23,12 @@ types: setup
 tests: setup  # one worker more than cores: Flower's tests mostly wait
 	$(BIN)/pytest -n $$(($$(nproc) + 1)) --dist worksteal
 
+# Folders whose tests need no other process, without the files that train for longer.
+FAST := $(addprefix tests/,config core data methods models privacy theory tiers report/test_report_page.py test_imports.py)
+LONG := $(addprefix tests/,core/test_rounds.py data/test_real_images.py models/test_image_networks.py)
+
 fast: setup
-	$(BIN)/pytest -n $$(nproc) --dist worksteal -m "not slow" $(FAST)
+	$(BIN)/pytest -n $$(nproc) --dist worksteal -m "not slow" $(FAST) $(addprefix --ignore=,$(LONG))
 
 release: setup  ## sdist and wheel in dist/, checked; the demo runs from the wheel in an empty environment
 	rm -rf dist
