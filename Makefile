@@ -3,12 +3,14 @@ PYTHON ?= $(shell command -v python3.11 || command -v python3)
 SUDO := $(shell [ "$$(id -u)" = 0 ] || command -v sudo)
 BIN := .venv/bin
 
-.PHONY: demo test docs lint types tests setup clean
+.PHONY: demo test check docs lint types tests fast release setup clean
 
 demo: setup  ## watch HCFL+ find the groups in a federation that one model cannot serve
 	$(BIN)/hcfl demo
 
 test: setup lint types tests  ## lint, strict types, tests
+
+check: setup lint types fast  ## lint, strict types, and the fast tests: below two minutes
 
 lint: setup
 	$(BIN)/ruff check .
@@ -20,6 +22,19 @@ types: setup
 
 tests: setup  # one worker more than cores: Flower's tests mostly wait
 	$(BIN)/pytest -n $$(($$(nproc) + 1)) --dist worksteal
+
+# Folders whose tests need no other process, without the files that train for longer.
+FAST := $(addprefix tests/,config core data methods models privacy theory tiers report/test_report_page.py test_imports.py)
+LONG := $(addprefix tests/,core/test_rounds.py data/test_real_images.py models/test_image_networks.py)
+
+fast: setup
+	$(BIN)/pytest -n $$(nproc) --dist worksteal -m "not slow" $(FAST) $(addprefix --ignore=,$(LONG))
+
+release: setup  ## sdist and wheel in dist/, checked; the demo runs from the wheel in an empty environment
+	rm -rf dist
+	$(BIN)/python -m build --outdir dist
+	$(BIN)/twine check --strict dist/*
+	$(BIN)/python .ci/try_release.py
 
 docs: setup  ## the documentation as a site, in build/site; a warning is an error
 	$(BIN)/sphinx-build -W --keep-going -q -b html docs build/site

@@ -1,4 +1,4 @@
-"""Kill a run at random moments, resume it, and compare how it ends with a run that nobody killed.
+"""Kill a run at random moments, resume it, and compare how it ends with a run that was not killed.
 
 python benchmarks/kills.py
 python benchmarks/kills.py --kills 5 --rounds 8
@@ -57,7 +57,7 @@ def main() -> None:
             same += not differs
             found, last = ", ".join(differs) or "yes", saved[0] if saved else "–"
             print(f"{number:4}  {played + 1:8}  {moment[1]:9.2f}  {last:>19}  {found}", flush=True)
-        print(f"\n{same} of {arguments.kills} end as if nobody had killed them")
+        print(f"\n{same} of {arguments.kills} end as the run that was not killed")
 
 
 def play(settings: list[str], out: Path, moment: tuple[int, float] | None = None) -> bool:

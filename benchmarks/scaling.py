@@ -58,7 +58,7 @@ def measure_rounds(point: Point, number: int, threads: int) -> dict[str, float]:
     """Build the federation and play; the first round warms up."""
     draw, samples = np.random.default_rng(0), point.clients * SAMPLES
     x = draw.standard_normal((samples, FEATURES), dtype=np.float32)
-    y = np.arange(samples) % point.classes  # everybody holds as many classes as fit
+    y = np.arange(samples) % point.classes  # every client holds as many classes as fit
     client = np.arange(point.clients).repeat(SAMPLES)
     started = perf_counter()
     federation = Federation.from_arrays(x, y, client=client, kind="vector")

@@ -48,24 +48,24 @@ SETTINGS: dict[str, dict[str, Any]] = {
 class Repeated:
     """Several E-steps a round instead of one."""
 
-    once: Weighting
+    single: Weighting
     times: int
     hard: bool = False
 
     def start(self, client: Tensor, segments: Any) -> Weights:
         """As before."""
-        return self.once.start(client, segments)
+        return self.single.start(client, segments)
 
     def e_step(self, weights: Weights, seen: EStepInputs) -> tuple[Weights, Tensor]:
         """Repeat it with the same likelihoods."""
         for _ in range(self.times):
-            weights, gamma = self.once.e_step(weights, seen)
+            weights, gamma = self.single.e_step(weights, seen)
         return weights, gamma
 
     def newcomer(self, weights: Tensor, seen: EStepInputs) -> Tensor:
         """Newcomers likewise."""
         for _ in range(self.times):
-            weights = self.once.newcomer(weights, seen)
+            weights = self.single.newcomer(weights, seen)
         return weights
 
 

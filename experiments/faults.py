@@ -27,7 +27,7 @@ ONE_CONCEPT = {"alpha": 10.0, "beta": 0.0}
 
 FAULTS = "drop=0.4,nan=0.1"
 ATTACKS = {
-    "nobody": None,
+    "no attack": None,
     "flip labels": "flip=0.2",
     "change × 10": "scale=0.2,factor=10",
     "change × −10": "scale=0.2,factor=-10",

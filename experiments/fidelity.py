@@ -26,7 +26,7 @@ from hcfl.config.yaml_files import read_yaml
 from hcfl.report import plots
 from hcfl.runs import folder as run_folder
 from hcfl.runs.tables import summarise
-from hcfl.studies import paper_tables, reproduce
+from hcfl.studies import jobs, paper_tables, pool
 from hcfl.studies.paper_tables import Column, Row, Table
 
 HERE = Path(__file__).parent
@@ -50,13 +50,13 @@ class Study:
     settings: tuple[dict[str, Any], ...]
     published: bool
 
-    def task(self, row: str, seed: int, out: Path, device: str) -> reproduce.Task:
+    def task(self, row: str, seed: int, out: Path, device: str) -> jobs.Task:
         """Return one run."""
         values: dict[str, Any] = paper_tables.settings_of(self.table, self.rows[row], self.column, "paper")
         for settings in self.settings:
             for name, value in settings.items():
                 values[name] = {**values.get(name, {}), **value} if isinstance(value, dict) else value
-        return reproduce.task_of(Config.parse({**values, "seed": seed, "device": device}), out)
+        return jobs.task_of(Config.parse({**values, "seed": seed, "device": device}), out)
 
 
 def studies(file: Path) -> tuple[dict[str, Study], list[tuple[str, str, int]]]:
@@ -74,15 +74,15 @@ def studies(file: Path) -> tuple[dict[str, Study], list[tuple[str, str, int]]]:
     return found, runs
 
 
-def by_row(study: Study, runs: Iterable[tuple[str, reproduce.Task]]) -> dict[str, list[reproduce.Task]]:
+def by_row(study: Study, runs: Iterable[tuple[str, jobs.Task]]) -> dict[str, list[jobs.Task]]:
     """Return the runs of each row, in the order of the paper's table; ours come last."""
-    found: dict[str, list[reproduce.Task]] = {row: [] for row in study.rows}
+    found: dict[str, list[jobs.Task]] = {row: [] for row in study.rows}
     for row, task in runs:
         found[row].append(task)
     return {row: tasks for row, tasks in found.items() if tasks}
 
 
-def summaries(tasks: Sequence[reproduce.Task]) -> list[dict[str, Any]]:
+def summaries(tasks: Sequence[jobs.Task]) -> list[dict[str, Any]]:
     """Return what runs ended with; of an interrupted run, what it had found up to its last complete round."""
     found = []
     for task in tasks:
@@ -101,7 +101,7 @@ HEAD = (
 )
 
 
-def rows(study: Study, wanted: dict[str, list[reproduce.Task]]) -> Iterator[tuple[str, str]]:
+def rows(study: Study, wanted: dict[str, list[jobs.Task]]) -> Iterator[tuple[str, str]]:
     """Return the name of each row of a study, and its cells as Markdown; in brackets what the paper prints."""
     for row, tasks in wanted.items():
         found = summaries(tasks)
@@ -130,14 +130,14 @@ def rows(study: Study, wanted: dict[str, list[reproduce.Task]]) -> Iterator[tupl
         yield row, " | ".join(cells)
 
 
-def lines(study: Study, wanted: dict[str, list[reproduce.Task]]) -> Iterator[str]:
+def lines(study: Study, wanted: dict[str, list[jobs.Task]]) -> Iterator[str]:
     """Return a study as a table in Markdown."""
     yield from (f"### {study.title}", "", f"| method | {HEAD[0]}", f"|---|{HEAD[1]}")
     yield from (f"| {row} | {cells} |" for row, cells in rows(study, wanted))
     yield ""
 
 
-def one_table(studies: Sequence[tuple[Study, dict[str, list[reproduce.Task]]]]) -> Iterator[str]:
+def one_table(studies: Sequence[tuple[Study, dict[str, list[jobs.Task]]]]) -> Iterator[str]:
     """Return all studies as one table; rows that have not been played are left out."""
     yield from (f"| setting | method | {HEAD[0]}", f"|---|---|{HEAD[1]}")
     for study, wanted in studies:
@@ -146,7 +146,7 @@ def one_table(studies: Sequence[tuple[Study, dict[str, list[reproduce.Task]]]]) 
     yield ""
 
 
-def picture(study: Study, wanted: dict[str, list[reproduce.Task]]) -> Figure:
+def picture(study: Study, wanted: dict[str, list[jobs.Task]]) -> Figure:
     """Draw Val, Test, K and the agreement with the true concepts over rounds, of each row's first seed."""
     figure = Figure(figsize=(11, 7), layout="constrained")
     panels = dict(zip(("val", "test", "clusters", "ari_affected"), figure.subplots(2, 2).flat, strict=True))
@@ -167,7 +167,7 @@ def picture(study: Study, wanted: dict[str, list[reproduce.Task]]) -> Figure:
     return figure
 
 
-def frontier(study: Study, wanted: dict[str, list[reproduce.Task]]) -> Figure:
+def frontier(study: Study, wanted: dict[str, list[jobs.Task]]) -> Figure:
     """Draw Val against Test, each row's best rounds; the settings of one method (ρ, τ, tol) are joined by a line."""
     families: dict[str, list[str]] = {}
     for row in wanted:
@@ -191,13 +191,13 @@ def frontier(study: Study, wanted: dict[str, list[reproduce.Task]]) -> Figure:
     return figure
 
 
-def _measured(study: Study, row: str, tasks: Sequence[reproduce.Task]) -> Point | None:
+def _measured(study: Study, row: str, tasks: Sequence[jobs.Task]) -> Point | None:
     found = summaries(tasks)
     val, test, clusters = ([each[key] for each in found] for key in ("val_best", "test_best", "clusters_last"))
     return (100 * mean(val), 100 * mean(test), mean(clusters)) if found else None
 
 
-def _printed(study: Study, row: str, tasks: Sequence[reproduce.Task]) -> Point | None:
+def _printed(study: Study, row: str, tasks: Sequence[jobs.Task]) -> Point | None:
     of = (study.table, study.rows[row], study.column)
     val, test, clusters = (paper_tables.paper_value(*of, key) for key in ("val", "test", "clusters"))
     return None if val is None or test is None or clusters is None else (val, test, clusters)
@@ -223,11 +223,11 @@ def main() -> None:
     tasks = {run: known[run[0]].task(*run[1:], options.out, options.device) for run in runs}
     if not options.tables:
 
-        def done(task: reproduce.Task, number: int, of: int) -> None:
+        def done(task: jobs.Task, number: int, of: int) -> None:
             print(f"{number}/{of} {task.folder.name}", flush=True)
 
         missing = [task for task in tasks.values() if not task.done]
-        reproduce.run_all(missing[: options.first], options.workers, done)
+        pool.run_all(missing[: options.first], options.workers, done)
     by_study = {
         name: by_row(study, [(row, task) for (of, row, _), task in tasks.items() if of == name])
         for name, study in known.items()

@@ -62,8 +62,8 @@ def main() -> None:
     assert truth.affected is not None
     distance = class_distance(found)
     print(f"class distance of HCFL+: max {float(distance.max()):.2f}, mean {float(distance.mean()):.2f}")
-    everybody = torch.zeros(federation.clients, dtype=torch.long)
-    seen = Participants(tuple(range(federation.clients)), everybody, torch.ones(federation.clients), found)
+    one_cluster = torch.zeros(federation.clients, dtype=torch.long)
+    seen = Participants(tuple(range(federation.clients)), one_cluster, torch.ones(federation.clients), found)
     for name, parts in (
         ("HCFL+, complete linkage", complete_linkage_halves(distance)),
         ("HCFL++, principal coordinate of conflicts", principal_halves(ConflictDistance().between(seen))),

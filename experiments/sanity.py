@@ -1,4 +1,4 @@
-"""What must hold before a figure is believed (spec §11): simple rules and known bounds for a federation and a network.
+"""What must hold before a figure is believed: simple rules and known bounds for a federation and a network.
 
     python experiments/sanity.py                              # digits, on a CPU
     python experiments/sanity.py --data cifar10 --scenario diverse --model efficientnet-lite0 --pretrained imagenet \
@@ -39,8 +39,8 @@ def first_loss(prepared: Prepared) -> float:
     """Cross-entropy of the initial model on one batch of all clients' samples, as training would see it."""
     federation, network, start = prepared.setting.federation, prepared.setting.network, prepared.state.server.ensemble
     generator = torch.Generator().manual_seed(0)
-    everybody = torch.cat(federation.train)
-    rows = everybody[torch.randperm(len(everybody), generator=generator)[:FIRST_BATCH]]
+    pooled = torch.cat(federation.train)
+    rows = pooled[torch.randperm(len(pooled), generator=generator)[:FIRST_BATCH]]
     inputs = Scaled(federation.x[rows.to(federation.x.device)], federation.scaling)[:]
     extractor = {name: tensor.clone() for name, tensor in start.extractor(0).items()}
     with torch.no_grad():
@@ -131,9 +131,9 @@ def oracle(prepared: Prepared) -> Prepared:
 def fine_tuned(local: Prepared, model: Ensemble, epochs: int) -> Prepared:
     """Let every client go on from one model for some epochs, alone: one round of `local` that starts from it."""
     setting = replace(local.setting, sgd=replace(local.setting.sgd, epochs=epochs))
-    everybody = model.select([0] * setting.federation.clients)
+    one_each = model.select([0] * setting.federation.clients)
     config = local.config.updated("training", rounds=1)
-    return Prepared(config, setting, rounds.begin(setting, everybody))
+    return Prepared(config, setting, rounds.begin(setting, one_each))
 
 
 def shown(values: list[float | None]) -> str:

@@ -38,7 +38,7 @@ class Contender:
 
 
 def contenders(cores: int) -> dict[str, Contender]:
-    """Return everybody by the name that `--only` takes; each in the form that suits this many cores best.
+    """Return the simulators by the name that `--only` takes; each in the form that suits this many cores best.
 
     Only one of pfl-research's two forms can be the better one, but which it is depends on the model.
     """
@@ -85,7 +85,7 @@ def run(contender: Contender, folder: Path, arguments: list[str]) -> dict[str, A
 
 
 def main() -> None:
-    """Run everybody and print the table."""
+    """Run all simulators and print the table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--workload", choices=("mlp", "cnn"), default="mlp")
     parser.add_argument("--clients", type=int, default=100)
@@ -107,15 +107,15 @@ def main() -> None:
     np.savez(data, x=x, y=y)
     del x, y
 
-    everybody = contenders(options.cores)
+    known = contenders(options.cores)
     for name in options.only:
-        python_of(everybody[name].environment, folder)
+        python_of(known[name].environment, folder)
     os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[: options.cores])  # all that is started from here inherits
     arguments = ["--data", str(data), "--model", model, "--batch", str(batch), "--rounds", str(options.rounds)]
     results = []
     for name in options.only:
         print(f"running {name} …", file=sys.stderr)
-        results.append(run(everybody[name], folder, [*arguments, "--cores", str(options.cores)]))
+        results.append(run(known[name], folder, [*arguments, "--cores", str(options.cores)]))
 
     ours = next((result for result in results if result["name"].startswith("hcfl")), results[0])
     print(f"FedAvg, {options.clients} clients × {samples}, {model}, batch {batch}, {options.cores} cores\n")

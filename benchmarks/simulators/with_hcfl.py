@@ -16,7 +16,7 @@ from hcfl.runs.prepare import prepare
 
 
 def same_start(model: str, shape: tuple[int, ...], classes: int) -> Pair:
-    """Build hcfl's own network with the parameters that everybody starts from."""
+    """Build hcfl's own network with the parameters that all simulators start from."""
     extractor, head = mlp(shape, classes, hidden=(64,)) if model == "mlp" else cnn(shape, classes)
     whole, start = nn.Sequential(extractor, head), network(model).state_dict()
     whole.load_state_dict(dict(zip(whole.state_dict(), start.values(), strict=True)))

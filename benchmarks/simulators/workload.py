@@ -101,7 +101,7 @@ def _network(model: str) -> nn.Sequential:
 
 
 class CountedLoss(nn.CrossEntropyLoss):
-    """Cross-entropy that counts its calls, to see that everybody takes the same number of steps."""
+    """Cross-entropy that counts its calls, to see that all simulators take the same number of steps."""
 
     calls = 0
 

@@ -146,7 +146,7 @@ class Outcome:
     weight_differences: list[float]
     """The same for the clients' weights."""
     partitions: list[bool]
-    """Whether everybody is in the same cluster, after each round."""
+    """Whether all clients are in the same clusters, after each round."""
     moved: float
     """The largest change of any parameter from the start to the end, to compare differences with."""
     clusters: tuple[int, int]
@@ -156,7 +156,7 @@ class Outcome:
 
 
 def uneven(federation: Federation) -> Federation:
-    """Take up to half of its training samples from each client: where all N_i are equal, nobody would miss them."""
+    """Take up to half of its training samples from each client: with equal N_i, a wrong weighting would not show."""
     keep = [1 - client % 6 / 10 for client in range(federation.clients)]
     train = (rows[: round(share * len(rows))] for rows, share in zip(federation.train, keep, strict=True))
     return replace(federation, train=tuple(train))

@@ -151,7 +151,7 @@ def one_hot(choices: Sequence[int], models: int) -> Tensor:
 def averaged_by_choice(
     problem: Problem, models: list[nn.Module], locals_: Sequence[nn.Module], choices: Sequence[int]
 ) -> list[nn.Module]:
-    """Average each cluster over the clients that chose it; a cluster that nobody chose keeps its model."""
+    """Average each cluster over the clients that chose it; a cluster that no client chose keeps its model."""
     found = []
     for k, model in enumerate(models):
         who = [client for client in problem.clients if choices[client] == k]
@@ -163,7 +163,7 @@ def averaged_by_choice(
 
 
 def fedavg(problem: Problem) -> Iterator[After]:
-    """FedAvg: everybody trains the one model."""
+    """FedAvg: every client trains the one model."""
     model = problem.start[0]
     for round_ in range(1, problem.rounds + 1):
         locals_ = [trained(problem, model, client, round_) for client in problem.clients]
@@ -235,7 +235,7 @@ def fesem(clusters: int) -> Loop:
 
 
 def fesem_independent(problem: Problem) -> Iterator[After]:
-    """FeSEM from K models drawn independently: whoever has no cluster yet takes the one with the lowest loss."""
+    """FeSEM from K models drawn independently: a client that has no cluster yet takes the one with the lowest loss."""
     return _nearest_centres(problem, list(problem.start), [-1 for _ in problem.clients], 1)
 
 
@@ -290,8 +290,8 @@ def _larger_first(part: Sequence[int]) -> tuple[int, int]:
 def cfl_lost_ids(tol1: float, tol2: float) -> Loop:
     """CFL with the error of public code: the parts of a split are positions in the cluster, and taken for client ids.
 
-    A cluster is averaged over whoever its list names, from wherever they trained; everybody named receives the model,
-    who is named twice the later one. Who is not named any more goes on with its own model, alone.
+    A cluster is averaged over the clients that its list names, whichever model they trained, and these clients receive
+    the average; a client in two lists receives the later one. A client in no list continues with its own model, alone.
     """
 
     def loop(problem: Problem) -> Iterator[After]:
@@ -325,8 +325,8 @@ def cfl_lost_ids(tol1: float, tol2: float) -> Loop:
 def must_split(updates: Sequence[Tensor], tol1: float, tol2: float) -> bool:
     """Whether a cluster of more than two is nearly stationary while some client is not."""
     together = float(torch.linalg.vector_norm(sum(updates[1:], updates[0]) / len(updates)))
-    most = max(float(torch.linalg.vector_norm(update)) for update in updates)
-    return len(updates) > 2 and together < tol1 and most > tol2
+    longest = max(float(torch.linalg.vector_norm(update)) for update in updates)
+    return len(updates) > 2 and together < tol1 and longest > tol2
 
 
 def cosine_distances(vectors: Sequence[Tensor]) -> list[list[float]]:

@@ -31,7 +31,7 @@ def browser():
 
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory):
-    """Splits, merges, one cluster; and somebody's own data, without a test set and without a truth."""
+    """Splits, merges, one cluster; and a user's own data, without a test set and without a truth."""
     folder = tmp_path_factory.mktemp("runs")
     x, y = blobs()
     planted = Federation.from_arrays(x, y, clients=12, partition="iid", beta=0.9, concepts=3, seed=1)
@@ -45,7 +45,7 @@ def runs(tmp_path_factory):
 
 @contextmanager
 def opened(browser, path, width=1440, theme="light"):
-    """Open a page offline; nothing may be asked of anybody, and nothing may go wrong."""
+    """Open a page offline; no request may leave the page, and no script may fail."""
     context = browser.new_context(viewport={"width": width, "height": 900}, color_scheme=theme, offline=True)
     shown, wrong, asked = context.new_page(), [], []
     shown.on("console", lambda message: wrong.append(message.text))

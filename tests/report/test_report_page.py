@@ -18,8 +18,8 @@ from hcfl.data import Federation
 from hcfl.errors import InputError
 from hcfl.report import page
 from hcfl.report.page import matrices
-from hcfl.report.page.compose import embedded
 from hcfl.report.page.reading import rule_of
+from hcfl.report.page.write_page import embedded
 from hcfl.runs import folder as run_folder
 from hcfl.runs.tables import class_rows
 from helpers import blobs
@@ -158,8 +158,8 @@ def test_runs_over_the_same_data_are_compared(tmp_path, capsys, monkeypatch):
     assert [run["label"] for run in runs] == ["fedavg, a", "ifca", "fedavg, c"]
     hcfl.run("fedavg", rounds=1, clients=5, out=tmp_path / "d")
     assert main(["report", "a", "d"]) == 2
-    said = capsys.readouterr().err
-    assert said == (
+    error = capsys.readouterr().err
+    assert error == (
         "hcfl: run = 'd': has data.clients = 5, but 'a' has 4; only runs over the same data can be compared\n"
     )
 
@@ -191,9 +191,9 @@ def test_bad_input_is_one_sentence(folder, tmp_path, capsys, monkeypatch):
     }
     for arguments, sentence in wrong.items():
         assert main(["report", *arguments]) == 2, arguments
-        said = capsys.readouterr().err
-        assert said.startswith(f"hcfl: {sentence}")
-        assert said.count("\n") == 1
+        error = capsys.readouterr().err
+        assert error.startswith(f"hcfl: {sentence}")
+        assert error.count("\n") == 1
     with pytest.raises(SystemExit, match="2"):
         main(["report"])
 
@@ -203,9 +203,9 @@ def test_bad_input_is_one_sentence(folder, tmp_path, capsys, monkeypatch):
 def test_damaged_files_are_said(folder, name, content, capsys):
     (folder / name).write_text(content)
     code = main(["report", str(folder)])
-    said = capsys.readouterr().err
+    error = capsys.readouterr().err
     assert code in (0, 2)
-    assert (code == 2) == bool(said)
-    assert said.count("\n") == code // 2
+    assert (code == 2) == bool(error)
+    assert error.count("\n") == code // 2
     if name in ("metrics.jsonl", "summary.json"):
         assert code == 2

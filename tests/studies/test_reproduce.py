@@ -15,7 +15,7 @@ from hcfl.config import Config, from_flat
 from hcfl.errors import InputError
 from hcfl.methods import Method
 from hcfl.runs.prepare import method_of
-from hcfl.studies import jobs, paper_tables, reproduce
+from hcfl.studies import jobs, paper_tables, pool, reproduce
 from hcfl.studies.paper_tables import Column, Row, Table
 
 TABLES = paper_tables.names()
@@ -77,13 +77,13 @@ def test_rows_that_stand_in_another_table_are_quoted_and_not_run(tmp_path):
 
 
 def test_two_who_run_the_same_take_turns(tmp_path):
-    task = reproduce.task_of(from_flat(method="fedavg", clients=3, rounds=2), tmp_path)
+    task = jobs.task_of(from_flat(method="fedavg", clients=3, rounds=2), tmp_path)
     with ThreadPoolExecutor(2) as pool:
-        list(pool.map(reproduce.run, [task, task]))
+        list(pool.map(jobs.run, [task, task]))
     rounds = [json.loads(line)["round"] for line in (task.folder / "metrics.jsonl").read_text().splitlines()]
     assert rounds == [1, 2]
     assert task.done
-    (task.folder / reproduce.RESULT).write_text("{")
+    (task.folder / jobs.RESULT).write_text("{")
     assert not task.done, "what cannot be read is no result"
 
 
@@ -136,11 +136,11 @@ def test_a_table_runs_resumes_and_shows_ours_beside_the_paper_s(tmp_path, monkey
     text = " ".join(capsys.readouterr().out.split())
     assert "Scale: small. Not mobilenet-v2, 200 rounds" in text
     assert "but mlp, 2 rounds and 6 clients with 300 samples" in text, "what --set says, not what the scale would"
-    assert "2 runs, 2 of them still to do" in text
+    assert "Runs: 2, 2 of them still to do" in text
     assert "training samples by cluster" in text
     folders = sorted(path for path in (tmp_path / "r" / "small").iterdir() if path.is_dir())
     assert len(folders) == 2
-    result = json.loads((folders[0] / reproduce.RESULT).read_text())
+    result = json.loads((folders[0] / jobs.RESULT).read_text())
     config = Config.load(folders[0] / "config.yaml")
     assert len(result["val"]) == 2
     assert result["memory_mb"] > 10
@@ -149,10 +149,10 @@ def test_a_table_runs_resumes_and_shows_ours_beside_the_paper_s(tmp_path, monkey
     assert all(per_class), "every class is some cluster's"
 
     # What is there stays; what an interruption left is begun anew.
-    (folders[1] / reproduce.RESULT).unlink()
+    (folders[1] / jobs.RESULT).unlink()
     before = (folders[0] / "metrics.jsonl").stat().st_mtime_ns
     assert main(command) == 0
-    assert "2 runs, 1 of them still to do" in capsys.readouterr().out
+    assert "Runs: 2, 1 of them still to do" in capsys.readouterr().out
     assert (folders[0] / "metrics.jsonl").stat().st_mtime_ns == before
     with (tmp_path / "r" / "cluster-quality-small.csv").open(encoding="utf-8") as file:
         (row,) = csv.DictReader(file)
@@ -181,7 +181,7 @@ def test_numbers_are_means_over_seeds_with_their_sample_deviation(tmp_path):
     for task, val in zip(cells[0].tasks, (0.25, 0.5, 0.75), strict=True):
         task.folder.mkdir(parents=True)
         result = {"val": [0.125, val], "test": [None, None], "clusters": [2, 3]}
-        (task.folder / reproduce.RESULT).write_text(json.dumps(result))
+        (task.folder / jobs.RESULT).write_text(json.dumps(result))
     val, _, clusters = reproduce.numbers(table, cells)
     assert (val.ours, val.std, val.paper, str(val)) == (50.0, 25.0, 69.33, "50.0 ± 25.0 [69.33]")
     assert (clusters.ours, clusters.std) == (3.0, 0.0)
@@ -192,10 +192,10 @@ def test_numbers_are_means_over_seeds_with_their_sample_deviation(tmp_path):
 def test_threads_that_were_asked_for_stay_and_what_was_left_unfinished_is_begun_anew(tmp_path):
     values = {"method": {"name": "fedavg"}, "data": {"source": "digits", "clients": 4}, "training": {"rounds": 1}}
     for asked, used in ((2, 2), (None, 1)):
-        task = reproduce.Task(Config.parse({**values, "threads": asked}), tmp_path / str(asked))
+        task = jobs.Task(Config.parse({**values, "threads": asked}), tmp_path / str(asked))
         task.folder.mkdir()
         (task.folder / "stale").touch()
-        reproduce.run(task, threads=1)
+        jobs.run(task, threads=1)
         assert Config.load(task.folder / "config.yaml").threads == used
         assert task.done
         assert not (task.folder / "stale").exists()
@@ -232,7 +232,7 @@ def test_rows_are_chosen_by_name():
     assert [row.label for row in paper_tables.chosen_rows(table, ["icfl"])] == ["ICFL (0.85)", "ICFL (0.98)"]
     assert len(paper_tables.chosen_rows(table, ["fedavg", "hcfl+*0.3"])) == 4
     assert paper_tables.chosen_rows(table, []) == table.rows
-    with pytest.raises(InputError, match=r"--rows 'fedprox': no row of main is called so; they are FedAvg; FeSEM"):
+    with pytest.raises(InputError, match=r"--rows 'fedprox': no row of main has this name; its rows are FedAvg; FeSEM"):
         paper_tables.chosen_rows(table, ["fedprox"])
 
 
@@ -265,8 +265,8 @@ def test_a_run_that_fails_is_told_in_one_sentence(capsys, tmp_path, monkeypatch)
 def test_a_process_that_dies_is_told_not_waited_for(tmp_path):
     (tmp_path / "die.py").write_text("import os\n\ndef build(shape, classes):\n    os._exit(3)\n")
     config = from_flat(method="fedavg", clients=3, model=f"{tmp_path / 'die.py'}:build")
-    with pytest.raises(InputError, match="its process ended with code 3 before it was done"):
-        reproduce.run_apart(reproduce.task_of(config, tmp_path / "r"), threads=1)
+    with pytest.raises(InputError, match="its process ended with code 3 before the run was complete"):
+        pool.run_apart(jobs.task_of(config, tmp_path / "r"), threads=1)
 
 
 def test_tables_are_listed(capsys):

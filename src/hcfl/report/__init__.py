@@ -1,1 +1,1 @@
-"""What people look at: progress while it runs, tables and pictures when it ends."""
+"""Output for people: progress during a run, then tables, pictures and the HTML page."""

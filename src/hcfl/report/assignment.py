@@ -1,4 +1,4 @@
-"""A newcomer's clusters, as people see them."""
+"""The output of `hcfl assign`: the clusters of a new client."""
 
 from rich import box
 from rich.console import Console
@@ -12,11 +12,11 @@ EVIDENCE = {
     "prototypes": "mean log density",
     "confidence": "expected log-likelihood",
 }
-"""What the evidence of a cluster is called."""
+"""The title of the column with the evidence for a cluster, by where the evidence comes from."""
 
 
 def show(found: Assignment, console: Console) -> None:
-    """Print the clusters with their weights and the evidence, and what one should know about it."""
+    """Print the clusters with their weights and the evidence, the chosen cluster, and a note where there is one."""
     table = Table(title=f"{found.samples} samples, by {found.evidence}", box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
     for name in ("cluster", "weight", EVIDENCE[found.evidence], "confidence", "prototype distance", "accuracy alone"):
         table.add_column(name, justify="right")

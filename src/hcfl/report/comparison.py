@@ -1,27 +1,31 @@
-"""Runs side by side as people see them: a live table while they run, then the table, a picture and a page."""
+"""The output of `hcfl compare` and `hcfl sweep`: a live table during the runs, then a table, a picture and a page."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from time import perf_counter
 
-from rich import box
 from rich.console import Console
 from rich.live import Live
 from rich.table import Table
 
 from hcfl.config import Config
-from hcfl.errors import InputError
 from hcfl.report import page, plots
+from hcfl.report.many_runs import (
+    as_text,
+    empty_table,
+    make_folder,
+    print_line,
+    print_table,
+    progress_lines,
+    run_and_tell,
+)
 from hcfl.runs import folder as run_folder
-from hcfl.runs import interrupt
 from hcfl.runs.progress import percent
 from hcfl.studies import comparison
 from hcfl.studies.comparison import COLUMNS, OUT, Cell, Comparison, Line, Point
 from hcfl.studies.jobs import Task
-
-WIDEST = 200
-"""Characters: a wide table is better than one that cuts names short."""
+from hcfl.studies.seeds import OnDone, as_texts, statistic
+from hcfl.studies.seeds import as_text as with_deviation
 
 
 def show(
@@ -33,94 +37,72 @@ def show(
     out: Path | None,
     console: Console,
 ) -> Comparison:
-    """Run what is missing and show the table; `name` is that of its files, `head` that of its first column."""
+    """Run what has no result yet, show the table, and write it with a picture and a page.
+
+    Args:
+        name: the name of the files, without suffix.
+        head: the title of the table's first column.
+        chosen: the configuration of each row, and what the user varied in it.
+        seeds: how many runs each row has.
+        workers: how many runs at a time (None: one for each core).
+        out: the folder of runs and files (None: `runs/compare`).
+        console: where the table goes.
+    """
     out = out or OUT
     cells = comparison.cells_of(chosen, seeds, out)
-    _make(out)
+    make_folder(out)
     tasks = [task for cell in cells for task in cell.tasks]
-    waiting = sum(not task.done for task in tasks)
-    console.print(f"Runs: {len(tasks)}, {waiting} of them still to do, in {out}", highlight=False, soft_wrap=True)
-    with _progress(head, cells, console) as on_done, interrupt.of_many_runs():
-        found = comparison.finished(cells, workers, on_done)
+    run_and_tell(tasks, out, workers, _progress(head, cells, console), console)
+    found = Comparison(tuple(cells))
     table = result_table(head, found.lines)
-    text = _text(table)
-    if console.is_terminal:
-        console.print(table)
-    else:
-        console.print(text, highlight=False, soft_wrap=True, end="")
-    (out / f"{name}.txt").write_text(text, encoding="utf-8")
+    print_table(table, console)
+    (out / f"{name}.txt").write_text(as_text(table), encoding="utf-8")
     (out / f"{name}.csv").write_text(comparison.csv_text(found.lines), encoding="utf-8")
     (out / f"{name}.tex").write_text(comparison.latex_text(found.lines, head), encoding="utf-8")
-    places = [f"Table: {out / name}.txt, .csv and .tex", f"Picture: {_picture(found, out / f'{name}.png')}"]
-    places.append(_page(tasks, out / f"{name}.html"))
-    for line in places:
-        console.print(line, highlight=False, soft_wrap=True)
+    print_line(f"Table: {out / name}.txt, .csv and .tex", console)
+    print_line(f"Picture: {_picture(found, out / f'{name}.png')}", console)
+    print_line(_page(tasks, out / f"{name}.html"), console)
     return found
 
 
-def _make(out: Path) -> None:
-    try:
-        out.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise InputError(f"out = {str(out)!r}: cannot be written ({error.strerror})") from None
-
-
 def result_table(head: str, lines: Sequence[Line]) -> Table:
-    """Show mean ± std over seeds."""
-    table = _empty(head, "seeds", *(column.title for column in COLUMNS))
+    """Return the table of mean ± deviation over seeds."""
+    table = empty_table([head, "seeds", *(column.title for column in COLUMNS)])
     for line in lines:
-        parts = [comparison.shown(column, line.numbers[column.key]) for column in COLUMNS]
-        texts = [f"{middle} ± {spread}" if spread else middle for middle, spread in parts]
+        texts = [with_deviation(line.numbers[column.key], column.decimals, column.scale) for column in COLUMNS]
         table.add_row(line.cell.label, str(line.seeds), *texts)
     return table
 
 
-def _empty(head: str, *columns: str) -> Table:
-    table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
-    table.add_column(head, no_wrap=True)
-    for column in columns:
-        table.add_column(column, justify="right")
-    return table
-
-
-def _text(table: Table) -> str:
-    """Return a table as plain text, as wide as it wants to be."""
-    console = Console(width=WIDEST, markup=False, color_system=None)
-    with console.capture() as capture:
-        console.print(table)
-    return "\n".join(line.rstrip() for line in capture.get().splitlines()) + "\n"
-
-
 @contextmanager
-def _progress(head: str, cells: Sequence[Cell], console: Console) -> Iterator[Callable[[Task, int, int], None]]:
-    """Give a function that is told of each run that ended; a terminal shows every round."""
+def _progress(head: str, cells: Sequence[Cell], console: Console) -> Iterator[OnDone]:
+    """Give the function that is called after each run; a terminal shows a table of every round instead."""
     if console.is_terminal:
         with Live(get_renderable=lambda: live_table(head, cells), console=console, refresh_per_second=2):
             yield lambda task, number, of: None
         return
     labels = {task: f"{cell.label}, seed {task.config.seed}" for cell in cells for task in cell.tasks}
-    started = perf_counter()
 
-    def plain(task: Task, number: int, of: int) -> None:
-        summary, seconds = comparison.summary_of(task.folder), perf_counter() - started
-        found = f"Val {percent(summary['val_last'])}  Test {percent(summary['test_last'])}"
-        left = f", about {seconds / number * (of - number) / 60:.0f} min left" if number < of else ""
-        line = f"  {number}/{of} {labels[task]}  {found}  K {summary['clusters_last']}  {seconds:.0f} s{left}"
-        console.print(line, highlight=False, soft_wrap=True)
+    def describe(task: Task) -> str:
+        summary = comparison.summary_of(task.folder)
+        accuracy = f"Val {percent(summary['val_last'])}  Test {percent(summary['test_last'])}"
+        return f"{labels[task]}  {accuracy}  K {summary['clusters_last']}"
 
-    yield plain
+    with progress_lines(describe, console) as on_done:
+        yield on_done
 
 
 def live_table(head: str, cells: Sequence[Cell]) -> Table:
-    """Show how far runs are, and the mean of their last rounds."""
-    table = _empty(head, "runs done", "rounds", "Val (%)", "Test (%)", "K")
+    """Return a table of how many rounds are done, and of the mean over seeds in the newest round of each run."""
+    table = empty_table([head, "runs done", "rounds", "Val (%)", "Test (%)", "K"])
     for cell in cells:
         logs = [run_folder.rows(task.folder, run_folder.METRICS) for task in cell.tasks]
         rounds = sum(len(log) for log in logs)
-        last = [log[-1] for log in logs if log]
+        newest = [log[-1] for log in logs if log]
         texts = []
         for column, key in ((COLUMNS[0], "val"), (COLUMNS[1], "test"), (COLUMNS[3], "clusters")):
-            texts.append(comparison.shown(column, comparison.statistic([row[key] for row in last]))[0])
+            number = statistic([row[key] for row in newest])
+            texts.append(as_texts(number, column.decimals, column.scale)[0])
         done = sum(task.done for task in cell.tasks)
         wanted = sum(task.config.training.rounds for task in cell.tasks)
         table.add_row(cell.label, f"{done}/{len(cell.tasks)}", f"{rounds}/{wanted}", *texts)
@@ -137,7 +119,7 @@ def _picture(found: Comparison, path: Path) -> Path:
 
 
 def _page(tasks: Sequence[Task], path: Path) -> str:
-    """Write all runs as one page where they are over the same data."""
+    """Write one page of all runs where they are over the same data; return the line that says so."""
     if len({task.config.data for task in tasks}) > 1:
         return "No common report: these runs are not over the same data; hcfl report shows each of them."
     return f"Report, for a browser: {page.write([task.folder for task in tasks], path)}"

@@ -16,7 +16,7 @@ GAP = 2
 CELL = 68 / 120
 """Inches of an image and its gap: saved at 120 dots per inch, a pixel of an image of 32 is exactly two by two dots."""
 LABELS = 1.5
-"""Inches that the names take."""
+"""Inches for the names of the corruptions."""
 
 
 def plot_corruptions(images: Sequence[NDArray[np.uint8]], seed: int = 0) -> Figure:

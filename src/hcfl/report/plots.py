@@ -1,4 +1,4 @@
-"""Pictures: the federation before training, and what a run found."""
+"""Pictures of federations, of runs, and of Val against Test."""
 
 import warnings
 from collections.abc import Mapping, Sequence
@@ -18,7 +18,7 @@ from hcfl.errors import InputError
 from hcfl.runs.run import Run
 
 CONCEPT_COLOURS = ("#4477aa", "#ee6677", "#228833", "#ccbb44", "#66ccee", "#aa3377", "#bbbbbb")
-"""Tol's bright palette: told apart by colour-blind readers too."""
+"""Paul Tol's bright palette, which colour-blind readers can tell apart."""
 
 
 class Picture(Figure):
@@ -31,7 +31,7 @@ class Picture(Figure):
 
 
 def save(figure: Figure, path: Path) -> Path:
-    """Write a picture."""
+    """Write a picture as .png, .pdf or .svg; return its path."""
     if path.suffix.lower() not in (".png", ".pdf", ".svg"):
         raise InputError(f"picture = {str(path)!r}: must end in .png, .pdf or .svg")
     try:
@@ -44,7 +44,7 @@ def save(figure: Figure, path: Path) -> Path:
 
 
 def plot_federation(federation: Federation) -> Picture:
-    """Clients × classes as a heat map, clients ordered by their true concept."""
+    """Draw clients × classes as a heat map, clients ordered by their true concept."""
     counts = federation.class_table()
     order = _by_concept(federation)
     width = min(14.0, 3.5 + 0.35 * federation.classes)
@@ -52,7 +52,9 @@ def plot_federation(federation: Federation) -> Picture:
     axes = figure.subplots()
     image = axes.imshow(counts[order], aspect="auto", cmap="Blues", interpolation="nearest", vmin=0)
     figure.colorbar(image, ax=axes, label="samples", pad=0.08)
-    axes.set(xlabel="label as the client sees it", ylabel="client", title=f"{federation.name}: who holds what")
+    axes.set(
+        xlabel="label as the client sees it", ylabel="client", title=f"{federation.name}: samples by client and class"
+    )
     if federation.classes <= 30:
         axes.set_xticks(range(federation.classes), federation.class_names, parse_math=False)
     _name_clients(axes, federation, order)
@@ -61,7 +63,7 @@ def plot_federation(federation: Federation) -> Picture:
 
 
 def plot_runs(runs: Sequence[Run], titles: tuple[str, str] = ("accuracy", "clusters")) -> Picture:
-    """Accuracy and K over rounds, and who belongs to which cluster beside the truth, for runs over one federation."""
+    """Draw accuracy and K over rounds of runs over one federation, and the first run's weights beside the truth."""
     figure = Picture(figsize=(13, 4.6), layout="constrained")
     accuracy, clusters, members = figure.subplots(1, 3, width_ratios=(4, 3, 3))
     _accuracy(accuracy, runs, titles[0])
@@ -71,44 +73,48 @@ def plot_runs(runs: Sequence[Run], titles: tuple[str, str] = ("accuracy", "clust
 
 
 def plot_accuracy(runs: Sequence[Run]) -> Picture:
-    """Val and Test over rounds."""
+    """Draw Val and Test over rounds."""
     figure = Picture(figsize=(6, 4), layout="constrained")
     _accuracy(figure.subplots(), runs, "accuracy")
     return figure
 
 
 def plot_clusters(runs: Sequence[Run]) -> Picture:
-    """K over rounds."""
+    """Draw K over rounds."""
     figure = Picture(figsize=(6, 4), layout="constrained")
     _clusters(figure.subplots(), runs, "clusters")
     return figure
 
 
 def plot_weights(run: Run) -> Picture:
-    """Who belongs to which cluster, beside the truth."""
+    """Draw the weights of clients on clusters, beside the true concepts."""
     figure = Picture(figsize=(4.5, 5), layout="constrained")
     _weights(figure.subplots(), run)
     return figure
 
 
 LARGEST_CIRCLE = 900.0
-"""The area, in square points, of the frontier's circle with the most clusters."""
+"""The area, in square points, of the circle with the largest K in `plot_frontier`."""
 
 MARKERS = "osD^v"
-"""Circles, and what follows when all colours are taken."""
+"""Markers in order: the next one is used when all colours have been."""
 
 
 def plot_frontier(points: Mapping[str, Sequence[tuple[float, float, float]]]) -> Picture:
-    """Val against Test: (Val, Test, K) of each seed by name; dots are seeds, a circle their mean, its area K."""
+    """Draw Val against Test: a dot for each seed, and a circle for their mean, its area in proportion to K.
+
+    Args:
+        points: for each name, (Val, Test, K) of each of its seeds; a name without seeds is left out.
+    """
     styles = cycle((marker, colour) for marker in MARKERS for colour in CONCEPT_COLOURS)
     figure = Picture(figsize=(7.5, 4.6), layout="constrained")
     axes = figure.subplots()
     means = {name: np.mean(seeds, axis=0) for name, seeds in points.items() if seeds}
-    most = max((clusters for _, _, clusters in means.values()), default=1)
+    largest = max((clusters for _, _, clusters in means.values()), default=1)
     for (name, (val, test, clusters)), (marker, colour) in zip(means.items(), styles, strict=False):
         seeds = np.array(points[name])
         axes.scatter(seeds[:, 0], seeds[:, 1], s=9, color=colour)
-        axes.scatter(val, test, s=LARGEST_CIRCLE * clusters / most, marker=marker, color=colour, alpha=0.35)
+        axes.scatter(val, test, s=LARGEST_CIRCLE * clusters / largest, marker=marker, color=colour, alpha=0.35)
         label = f"{name} (K = {clusters:.3g})".replace("$", r"\$")
         axes.plot([], [], marker, color=colour, label=label)  # circles of any size would not fit a legend
     axes.set(xlabel="Val: clients' own data", ylabel="Test: newcomers", title="personalisation and generalisation")
@@ -153,7 +159,7 @@ def _weights(axes: Axes, run: Run) -> None:
     order = _by_concept(run.federation, server.members.numpy())
     axes.imshow(server.weights.numpy()[order], aspect="auto", cmap="Greys", vmin=0, vmax=1, interpolation="nearest")
     axes.set_xticks(range(len(server.clusters)), [str(cluster) for cluster in server.clusters])
-    axes.set(xlabel="cluster", title=f"{run.summary['method']}: who belongs where")
+    axes.set(xlabel="cluster", title=f"{run.summary['method']}: weights")
     _name_clients(axes, run.federation, order)
     _concept_strip(axes, run.federation, order)
 

@@ -1,24 +1,19 @@
-"""A reproduced table as people see it: progress while it runs, ours beside the paper's when it ends."""
+"""The output of `hcfl reproduce`: a line for each run that ended, then our table beside the paper's."""
 
-import os
 from collections.abc import Sequence
 from pathlib import Path
-from time import perf_counter
 from typing import Any
 
-from rich import box
+from rich.box import SIMPLE_HEAD
 from rich.console import Console
-from rich.table import Table as Shown
+from rich.table import Table as RichTable
 
-from hcfl.runs import interrupt
+from hcfl.report.many_runs import empty_table, make_folder, print_line, print_table, progress_lines, run_and_tell
 from hcfl.studies import paper_tables, reproduce
 from hcfl.studies.paper_tables import Scale
 
 OUT = Path("runs") / "reproduce"
-"""Where runs and tables go unless told otherwise."""
-
-WIDEST = 200
-"""Characters: a wide table is better than one that cuts names short."""
+"""The default folder for runs and tables."""
 
 
 def show(
@@ -31,57 +26,53 @@ def show(
     out: Path,
     console: Console,
 ) -> list[reproduce.Number]:
-    """Run what is missing and show the table."""
+    """Run what has no result yet, show the table, and write it as CSV.
+
+    Args:
+        name: the name of the table, one of `paper_tables.names()`.
+        rows: patterns of the rows to run; all where there are none.
+        seeds: how many runs each cell has.
+        scale: the paper's settings, or small ones.
+        workers: how many runs at a time (None: one for each core).
+        changes: settings that the user set, as (dotted path, value).
+        out: the folder of runs and tables.
+        console: where the table goes.
+    """
     table = paper_tables.load(name)
     chosen = paper_tables.chosen_rows(table, rows)
     cells = reproduce.cells_of(table, chosen, seeds, scale, changes, out)
+    make_folder(out)
     console.print(f"{table.title}. {reproduce.cuts(table, scale, cells[0].tasks[0].config)}", highlight=False)
-    tasks = dict.fromkeys(task for cell in cells for task in cell.tasks)
-    waiting = sum(not task.done for task in tasks)
-    console.print(f"{len(tasks)} runs, {waiting} of them still to do, in {out / scale}", highlight=False)
-    started = perf_counter()
-
-    def done(task: reproduce.Task, number: int, of: int) -> None:
-        seconds = perf_counter() - started
-        left = f", about {seconds / number * (of - number) / 60:.0f} min left" if number < of else ""
-        console.print(f"  {number}/{of} {task.folder.name}  {seconds:.0f} s{left}", highlight=False, soft_wrap=True)
-
-    with interrupt.of_many_runs():
-        reproduce.run_all(list(tasks), workers or os.cpu_count() or 1, done)
+    tasks = list(dict.fromkeys(task for cell in cells for task in cell.tasks))
+    run_and_tell(tasks, out / scale, workers, progress_lines(lambda task: task.folder.name, console), console)
     found = reproduce.numbers(table, cells)
     reproduce.write_csv(out / f"{name}-{scale}.csv", found)
-    shown = _shown(table, found)
-    if not console.is_terminal:
-        console = Console(file=console.file, width=WIDEST, markup=False)
-    console.print(shown)
+    print_table(result_table(table, found), console)
     for line in reproduce.extras(table, cells):
-        console.print(line, highlight=False, soft_wrap=True)
+        print_line(line, console)
     if table.note:
         console.print(f"Note: {table.note}", highlight=False)
-    console.print(f"Table: {out / f'{name}-{scale}.csv'}", highlight=False, soft_wrap=True)
+    print_line(f"Table: {out / f'{name}-{scale}.csv'}", console)
     return found
 
 
-def _shown(table: paper_tables.Table, found: Sequence[reproduce.Number]) -> Shown:
-    shown = Shown(title=f"{table.title}: ours [the paper's]", box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
-    metrics = list(dict.fromkeys(number.metric for number in found))
-    for column in ("method", "data"):
-        shown.add_column(column, no_wrap=True)
-    for metric in metrics:
-        shown.add_column(metric.replace("_", " "), justify="right", no_wrap=True)
-    lines: dict[tuple[str, str], list[str]] = {}
+def result_table(table: paper_tables.Table, found: Sequence[reproduce.Number]) -> RichTable:
+    """Return the table for the terminal: mean ± deviation over our seeds, the paper's number in brackets."""
+    metrics = dict.fromkeys(number.metric.replace("_", " ") for number in found)
+    shown = empty_table(["method", "data", *metrics], f"{table.title}: ours [the paper's]", names=2)
+    rows: dict[tuple[str, str], list[str]] = {}
     for number in found:
-        lines.setdefault((number.method, number.data), []).append(str(number))
-    for (method, data), texts in lines.items():
-        shown.add_row(method, data, *texts)
+        rows.setdefault((number.method, number.data), []).append(str(number))
+    for names, texts in rows.items():
+        shown.add_row(*names, *texts)
     return shown
 
 
 def list_tables(console: Console) -> None:
-    """Show which tables there are."""
-    shown = Shown(title="Tables of the paper", box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
-    for column in ("table", "what", "rows × columns"):
-        shown.add_column(column)
+    """Show the tables that can be reproduced."""
+    shown = RichTable(
+        "table", "what", "rows × columns", title="Tables of the paper", box=SIMPLE_HEAD, padding=(0, 1, 0, 0)
+    )
     for name in paper_tables.names():
         table = paper_tables.load(name)
         shown.add_row(name, table.title, f"{len(table.rows)} × {len(table.columns)}")

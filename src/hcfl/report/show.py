@@ -1,4 +1,4 @@
-"""Runs as people see them: progress, then a table, a picture and the place where everything lies."""
+"""The output of `hcfl run`, `resume` and `demo`: progress, then a table, a picture and the run folder."""
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -20,12 +20,12 @@ from hcfl.runs.run import Run
 
 
 def run_and_show(config: Config, out: Path | None, console: Console, track: Sequence[str] = ()) -> Run:
-    """Run a configuration and show what it found."""
+    """Run a configuration and show its results."""
     return _show(_run(config, out, console, track), console)
 
 
 def resume_and_show(path: Path, console: Console, track: Sequence[str] = (), allow_code: bool = False) -> Run:
-    """Go on with a run that was interrupted and show what it found."""
+    """Resume a run that was interrupted and show its results."""
     config = Config.load(path / run_folder.CONFIG)
     with _shown(config, path, console) as (on_round, should_stop):
         on_note = partial(_note, console)
@@ -44,12 +44,12 @@ def demo(config: Config, console: Console) -> tuple[Run, Run]:
     """Run HCFL+(FedRC) beside FedAvg on the default federation."""
     console.print(
         "30 clients hold handwritten digits. They fall into three groups that give the same image different labels,\n"
-        "and nobody knows the groups: not the server, not the clients. HCFL+ starts from a single cluster.\n",
+        "and neither the server nor the clients know the groups. HCFL+ starts from a single cluster.\n",
         highlight=False,
     )
     found, single = (_run(config.updated("method", name=name), None, console) for name in ("hcfl+(fedrc)", "fedavg"))
     console.print(tables.summary_table([found, single]))
-    titles = ("no single model serves everybody", "groups found, not given")
+    titles = ("one model does not fit all clients", "HCFL+ finds the groups")
     picture = plots.save(plots.plot_runs([found, single], titles), found.path / run_folder.PICTURE)
     console.print(f"Run folders: {found.path}, {single.path}", highlight=False, soft_wrap=True)
     console.print(f"Picture: {picture}", highlight=False, soft_wrap=True)

@@ -1,4 +1,4 @@
-"""Tables for the terminal."""
+"""Tables for the terminal: methods, scenarios, a federation, runs side by side."""
 
 from collections.abc import Sequence
 
@@ -13,17 +13,17 @@ from hcfl.runs.progress import percent
 from hcfl.runs.run import Run
 
 SHADES = " ░▒▓█"
-"""From no samples of a class to the most that any client holds."""
+"""Shades for the number of samples of a class, from none to the largest number of any client."""
 
-MOST_ROWS = 60
-"""Clients shown one by one; of larger federations the table shows the first."""
+CLIENTS_SHOWN = 60
+"""The table shows at most this many clients, the first ones."""
 
-MOST_COLUMNS = 20
-"""Classes shown as numbers; more of them are shown as shades."""
+CLASSES_AS_NUMBERS = 20
+"""With at most this many classes, cells are numbers; with more, shades."""
 
 
 def method_table() -> Table:
-    """Show every method as its choices on the four tiers."""
+    """Return a table of every method with its choices on the four tiers."""
     table = Table(title="Methods and their choices on the four tiers", box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
     table.add_column("method", no_wrap=True)
     for column in ("formulation", "weights", "clusters", "distance", "model"):
@@ -34,7 +34,7 @@ def method_table() -> Table:
 
 
 def settings_lines() -> list[str]:
-    """Return each method's settings with their defaults, as flags."""
+    """Return a line for each method: its settings with their defaults, as flags."""
     lines = []
     for name in methods.METHODS:
         flags = [f"--{key.replace('_', '-')} {value}" for key, value in methods.settings_of(name).items()]
@@ -43,7 +43,7 @@ def settings_lines() -> list[str]:
 
 
 def scenario_table() -> Table:
-    """Show every scenario in one line."""
+    """Return a table of every scenario with its description."""
     table = Table(title="Scenarios, for --scenario", box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
     table.add_column("scenario", no_wrap=True)
     table.add_column("what")
@@ -53,9 +53,9 @@ def scenario_table() -> Table:
 
 
 def federation_table(federation: Federation) -> Table:
-    """Show classes × clients: how many samples of each class each client holds, and its true shifts."""
+    """Return a table of clients × classes: how many samples of each class a client holds, and its true shifts."""
     counts = federation.class_table()
-    shown = min(len(counts), MOST_ROWS)
+    shown = min(len(counts), CLIENTS_SHOWN)
     title = f"{federation.name}: {federation.clients} clients, {federation.classes} classes"
     if federation.settings.copies > 1:
         title += f", {federation.settings.copies} copies of the training set"
@@ -63,13 +63,13 @@ def federation_table(federation: Federation) -> Table:
         title += f" (the first {shown} clients)"
     table = Table(title=title, box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
     truth = federation.truth
-    as_numbers = federation.classes <= MOST_COLUMNS
+    as_numbers = federation.classes <= CLASSES_AS_NUMBERS
     shifts = [*(["concept"] if truth else []), *(["corruption"] if federation.corruptions else [])]
     for name in ("client", "samples", *shifts):
         table.add_column(name, justify="right", no_wrap=True)
     for name in federation.class_names if as_numbers else ("classes, in order",):
         table.add_column(name, justify="right" if as_numbers else "left")
-    most = max(1, int(counts.max()))
+    largest = max(1, int(counts.max()))
     for client in range(shown):
         row = counts[client].tolist()
         cells = [str(federation.client_names[client]), str(sum(row))]
@@ -80,13 +80,13 @@ def federation_table(federation: Federation) -> Table:
         if as_numbers:
             cells += [str(number) if number else "·" for number in row]
         else:
-            cells.append("".join(SHADES[-(-number * (len(SHADES) - 1) // most)] for number in row))
+            cells.append("".join(SHADES[-(-number * (len(SHADES) - 1) // largest)] for number in row))
         table.add_row(*cells)
     return table
 
 
 def summary_table(runs: Sequence[Run]) -> Table:
-    """Show runs side by side."""
+    """Return a table with a column for each run."""
     table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
     table.add_column("")
     for run in runs:

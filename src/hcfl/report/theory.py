@@ -1,4 +1,4 @@
-"""The linear representation study as people see it: progress, a table, a picture, numbers for other programs."""
+"""The output of `hcfl theory`: progress, a table, a picture, and the numbers as CSV and JSON."""
 
 import csv
 import json
@@ -7,44 +7,41 @@ from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
 
-from rich import box
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 from rich.table import Table
 
 from hcfl.errors import InputError
 from hcfl.report import plots
+from hcfl.report.many_runs import empty_table, make_folder, print_line
 from hcfl.report.theory_plot import plot_study
 from hcfl.theory import study as studies
 from hcfl.theory.settings import StudySettings
 from hcfl.theory.study import Curve, Study, Summary
 
 OUT = Path("runs") / "theory"
-"""Where picture and numbers go unless told otherwise."""
+"""The default folder for the picture and the numbers."""
 
 
 def show(settings: StudySettings, out: Path | None, console: Console) -> Study:
-    """Run the study and show it; the folder is made first, so that nobody waits for numbers that cannot be kept."""
+    """Run the study, show its table, and write picture and numbers to `out`, which is created before the study runs."""
     out = out or OUT
-    try:
-        out.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise InputError(f"out = {str(out)!r}: cannot be written ({error.strerror})") from None
+    make_folder(out)
     with _progress(settings, console) as on_curve:
         found = studies.run(settings, on_curve)
     console.print(study_table(found))
     for line in notes(found):
-        console.print(line, highlight=False, soft_wrap=True)
+        print_line(line, console)
     picture = plots.save(plot_study(found), out / "theory.png")
     write_numbers(found, out)
-    for line in (f"Picture: {picture}", f"Numbers: {out / 'theory.csv'}, every step; {out / 'theory.json'}, the table"):
-        console.print(line, highlight=False, soft_wrap=True)
+    print_line(f"Picture: {picture}", console)
+    print_line(f"Numbers: {out / 'theory.csv'}, every step; {out / 'theory.json'}, the table", console)
     return found
 
 
 @contextmanager
 def _progress(settings: StudySettings, console: Console) -> Iterator[Callable[[Curve], None]]:
-    """Give a function that is told of each problem that was solved: a bar in a terminal, a line for each elsewhere."""
+    """Give a function that is called after each problem: it advances a bar in a terminal, or prints a line."""
     total = len(settings.imbalances) * settings.seeds
     if console.is_terminal:
         columns = (TextColumn("{task.description}"), BarColumn(bar_width=24), MofNCompleteColumn())
@@ -58,16 +55,14 @@ def _progress(settings: StudySettings, console: Console) -> Iterator[Callable[[C
         nonlocal done
         done += 1
         found = f"min/max {curve.imbalance:.2f}  seed {curve.seed}  distance {curve.distances[-1]:.1e}"
-        console.print(f"  {done}/{total} {found}", highlight=False, soft_wrap=True)
+        print_line(f"  {done}/{total} {found}", console)
 
     yield plain
 
 
 def study_table(found: Study) -> Table:
-    """Show what was measured beside what the theorem says, a row for each imbalance."""
-    table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
-    for title in ("min/max", "rate", "bound", "floor", "bound", "steps above", "samples"):
-        table.add_column(title, justify="right", no_wrap=True)
+    """Return the table: measured rates and floors beside the theorem's bound, a row for each imbalance."""
+    table = empty_table(["min/max", "rate", "bound", "floor", "bound", "steps above", "samples"], names=0)
     for row in found.summaries:
         table.add_row(f"{row.imbalance:.2f}", _rate(row), *_bound(row, found.settings), f"{row.smallest_cluster:.2g}")
     return table
@@ -88,7 +83,7 @@ def _bound(row: Summary, settings: StudySettings) -> tuple[str, str, str, str]:
 
 
 def notes(found: Study) -> list[str]:
-    """Return what the table cannot hold: where the bound says nothing and why, and the condition on samples."""
+    """Return the lines below the table: where the bound says nothing and why, and the condition on samples."""
     lines = [
         "min/max: samples of the smallest cluster / the largest. "
         "rate: what a step multiplies the distance from B* by, on the way to the floor, where it stays. "
@@ -97,8 +92,8 @@ def notes(found: Study) -> list[str]:
     for row in found.summaries:
         if row.silence is not None:
             silent = row.seeds - row.bounded
-            whom = "" if silent == row.seeds else f" for {silent} of {row.seeds} seeds"
-            lines.append(f"min/max {row.imbalance:.2f}: the bound says nothing{whom}: {row.silence}.")
+            seeds = "" if silent == row.seeds else f" for {silent} of {row.seeds} seeds"
+            lines.append(f"min/max {row.imbalance:.2f}: the bound says nothing{seeds}: {row.silence}.")
     if any(row.still_falling for row in found.summaries):
         lines.append("<: still falling after the last step; more --steps show the floor.")
     row = found.summaries[0]
@@ -110,7 +105,7 @@ def notes(found: Study) -> list[str]:
 
 
 def write_numbers(found: Study, out: Path) -> None:
-    """Write every step as CSV, and the settings with the table as JSON; what is not known is empty, or null."""
+    """Write every step as CSV, and the settings with the table as JSON; unknown numbers are empty, or null."""
     try:
         with (out / "theory.csv").open("w", newline="", encoding="utf-8") as file:
             writer = csv.writer(file, lineterminator="\n")

@@ -9,12 +9,12 @@ from matplotlib.axes import Axes
 from hcfl.report.plots import CONCEPT_COLOURS, Picture
 from hcfl.theory.study import Curve, Study, Summary
 
-NOTHING = "#eeeeee"
-"""The shade of where the bound says nothing."""
+NO_BOUND = "#eeeeee"
+"""The shade of imbalances for which the bound says nothing."""
 
 
 def plot_study(found: Study) -> Picture:
-    """Distance against step for every imbalance, then the rates and the floors apart."""
+    """Draw distance against step for every imbalance; in two more panels, the rates and the floors."""
     figure = Picture(figsize=(13, 4.4), layout="constrained")
     curves, rates, floors = figure.subplots(1, 3, width_ratios=(5, 3, 3))
     for group, colour in zip(found.groups, cycle(CONCEPT_COLOURS), strict=False):
@@ -28,7 +28,7 @@ def plot_study(found: Study) -> Picture:
 
 
 def _curves(axes: Axes, group: Sequence[Curve], colour: str) -> None:
-    """Draw the median over seeds with all of them as a band; the bound only where it says something."""
+    """Draw the median over seeds, a band from the lowest to the highest seed, and the bound where it says something."""
     distances = np.array([curve.distances for curve in group])
     steps = np.arange(distances.shape[1])
     bounds = [curve.bounded for curve in group if curve.bound.silence is None]
@@ -72,7 +72,7 @@ def _finish(axes: Axes, rows: Sequence[Summary]) -> None:
     """Shade the imbalances for which the bound says nothing."""
     for number, row in enumerate(row for row in rows if row.bound_rate is None):
         label = "bound says nothing" if number == 0 else None
-        axes.axvspan(row.imbalance - 0.04, row.imbalance + 0.04, color=NOTHING, label=label, zorder=0)
+        axes.axvspan(row.imbalance - 0.04, row.imbalance + 0.04, color=NO_BOUND, label=label, zorder=0)
     axes.set_xlim(0, 1.05)
     axes.grid(alpha=0.3)
     axes.legend(fontsize=8)

@@ -1,14 +1,10 @@
 """`hcfl compare` and `hcfl sweep`: several configurations over several seeds as one table, mean ± std."""
 
-import csv
-import io
 import json
-import os
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from statistics import mean, stdev
 from typing import TYPE_CHECKING, Any, Literal
 
 from hcfl.config import Config, from_flat
@@ -17,8 +13,8 @@ from hcfl.errors import InputError
 from hcfl.privacy.rules import settled
 from hcfl.runs import folder as run_folder
 from hcfl.runs.prepare import method_of
-from hcfl.studies.jobs import Task, task_of
-from hcfl.studies.pool import run_all
+from hcfl.studies.jobs import Task
+from hcfl.studies.seeds import OnDone, Statistic, as_texts, run_missing, statistic, tasks_of
 
 if TYPE_CHECKING:
     from pandas import DataFrame
@@ -26,10 +22,10 @@ if TYPE_CHECKING:
     from hcfl.runs.run import Run
 
 OUT = Path("runs") / "compare"
-"""Where runs and tables go unless told otherwise."""
+"""The default folder for runs and tables."""
 
 Point = tuple[tuple[str, str], ...]
-"""Settings that tell one row of a sweep from the others, as they were typed."""
+"""What the user varied in one row of a sweep: pairs of a setting and its value, as they were typed."""
 
 
 @dataclass(frozen=True)
@@ -42,20 +38,20 @@ class Cell:
 
     @property
     def label(self) -> str:
-        """What people call it."""
+        """The name of the row in tables and pictures."""
         return ", ".join(f"{name}={value}" for name, value in self.point) or self.method
 
 
 @dataclass(frozen=True)
 class Column:
-    """A number of the table: how it is called, shown, and which is best."""
+    """One column of the table: a number of `summary.json`, its title and format, and which value is best."""
 
     key: str
     title: str
     decimals: int
     best: Literal["largest", "smallest"] | None
     scale: float = 1.0
-    """What it is multiplied by where people see it."""
+    """What the number is multiplied by in tables, such as 100 for percent."""
 
 
 COLUMNS = (
@@ -70,17 +66,8 @@ COLUMNS = (
 
 
 @dataclass(frozen=True)
-class Statistic:
-    """A number over seeds."""
-
-    mean: float
-    std: float | None
-    """The sample's deviation; None for a single seed."""
-
-
-@dataclass(frozen=True)
 class Line:
-    """A row of the table with its numbers: by column, None where nothing is known."""
+    """A row of the table with its numbers, by the key of their column; None where no run knows the number."""
 
     cell: Cell
     seeds: int
@@ -88,36 +75,33 @@ class Line:
 
 
 def cells_of(chosen: Sequence[tuple[Point, Config]], seeds: int, out: Path) -> list[Cell]:
-    """Return what must run: seeds count from each configuration's own. What no run could do is refused here."""
+    """Return the rows of a table and the runs that each needs; settings that no run accepts are refused here.
+
+    Args:
+        chosen: the configuration of each row, and what the user varied in it.
+        seeds: how many runs each row has, with seeds counted from its configuration's own.
+        out: the folder of all run folders.
+    """
     cells: list[Cell] = []
     for point, config in chosen:
         settled(config, method_of(config.method))
-        each = (config.model_copy(update={"seed": config.seed + number}) for number in range(seeds))
-        cell = Cell(config.method.name, point, tuple(task_of(one, out, keep=True) for one in each))
+        cell = Cell(config.method.name, point, tasks_of(config, seeds, out, keep=True))
         if any(cell.tasks[0].folder == other.tasks[0].folder for other in cells):
-            raise InputError(f"{cell.label}: is there twice; each row of a table must be another run")
+            raise InputError(f"{cell.label}: is given twice; each row of a table must be a different run")
         cells.append(cell)
     return cells
 
 
 def summary_of(folder: Path) -> Row:
-    """Return the summary of a run that ended, with what a client sends and receives in a round."""
+    """Return the summary of a run that ended, with `mb_per_client_round`: what a client sends and receives in it."""
     try:
         summary: Row = json.loads((folder / run_folder.SUMMARY).read_text(encoding="utf-8"))
-        taking_part = sum(row["participants"] for row in run_folder.rows(folder, run_folder.METRICS))
+        participations = sum(row["participants"] for row in run_folder.rows(folder, run_folder.METRICS))
         megabytes = (summary["bytes_up"] + summary["bytes_down"]) / 1e6
-        return {**summary, "mb_per_client_round": megabytes / taking_part}
+        return {**summary, "mb_per_client_round": megabytes / participations}
     except (OSError, ValueError, KeyError, ArithmeticError) as error:
-        reason = f"is damaged ({type(error).__name__}: {error}); without this folder the run is begun anew"
+        reason = f"is damaged ({type(error).__name__}: {error}); delete this folder to start the run again"
         raise InputError(f"run = {str(folder)!r}: {reason}") from None
-
-
-def statistic(values: Sequence[float | None]) -> Statistic | None:
-    """Return mean and deviation of what is known."""
-    known = [float(value) for value in values if value is not None]
-    if not known:
-        return None
-    return Statistic(mean(known), stdev(known) if len(known) > 1 else None)
 
 
 def line_of(cell: Cell, summaries: Sequence[Row]) -> Line:
@@ -126,66 +110,56 @@ def line_of(cell: Cell, summaries: Sequence[Row]) -> Line:
     return Line(cell, len(summaries), numbers)
 
 
-def shown(column: Column, number: Statistic | None) -> tuple[str, str]:
-    """Return mean and deviation for people; the deviation is empty for a single seed."""
-    if number is None:
-        return "–", ""
-    spread = "" if number.std is None else f"{column.scale * number.std:.{column.decimals}f}"
-    return f"{column.scale * number.mean:.{column.decimals}f}", spread
-
-
-def best_of(column: Column, lines: Sequence[Line]) -> set[str]:
-    """Return the mean, as it is shown, that is the best of its column; nothing where no line wins."""
+def best_of(column: Column, lines: Sequence[Line]) -> str | None:
+    """Return the best mean of a column, as the table shows it; None where no row wins."""
     means = [number.mean for line in lines if (number := line.numbers[column.key]) is not None]
     if column.best is None or len(means) < 2:
-        return set()
-    return {shown(column, Statistic((max if column.best == "largest" else min)(means), None))[0]}
+        return None
+    best = max(means) if column.best == "largest" else min(means)
+    return as_texts(Statistic(best, None), column.decimals, column.scale)[0]
+
+
+def frame_of(lines: Sequence[Line]) -> "DataFrame":
+    """Return the table with unrounded numbers: accuracies as shares, NaN where no run knows the number.
+
+    Its index is the method and, for a sweep, each setting that was varied.
+    """
+    from pandas import DataFrame  # takes half a second to import
+
+    rows = []
+    for line in lines:
+        row = {"method": line.cell.method, **dict(line.cell.point), "seeds": line.seeds}
+        for key, number in line.numbers.items():
+            row[f"{key}_mean"] = float("nan") if number is None else number.mean
+            row[f"{key}_std"] = float("nan") if number is None or number.std is None else number.std
+        rows.append(row)
+    frame = DataFrame(rows)
+    return frame.set_index(list(frame.columns[: frame.columns.get_loc("seeds")]))
 
 
 def csv_text(lines: Sequence[Line]) -> str:
-    """Return the table for other programs: accuracies as shares, everything unrounded."""
-    file = io.StringIO()
-    names = list(dict.fromkeys(name for line in lines for name, _ in line.cell.point))
-    numbers = [f"{column.key}_{part}" for column in COLUMNS for part in ("mean", "std")]
-    writer = csv.writer(file, lineterminator="\n")
-    writer.writerow(["method", *names, "seeds", *numbers])
-    for line in lines:
-        point = dict(line.cell.point)
-        parts = [line.numbers[column.key] for column in COLUMNS]
-        values = [value for part in parts for value in (("", "") if part is None else (part.mean, part.std))]
-        writer.writerow([line.cell.method, *(point[name] for name in names), line.seeds, *values])
-    return file.getvalue()
-
-
-SPECIAL = {
-    "\\": r"\textbackslash{}",
-    "~": r"\textasciitilde{}",
-    "^": r"\textasciicircum{}",
-    "–": "--",
-    **{character: f"\\{character}" for character in "&%$#_{}"},
-}
-"""Characters that mean something to LaTeX, and how they are written."""
-
-
-def latex(text: str) -> str:
-    """Return text as LaTeX prints it."""
-    return "".join(SPECIAL.get(character, character) for character in text)
+    """Return the unrounded table as CSV."""
+    return frame_of(lines).to_csv(lineterminator="\n")
 
 
 def latex_text(lines: Sequence[Line], head: str) -> str:
-    """Return the table for a paper (it needs the package booktabs), the best mean of each column in bold."""
-    rows = [" & ".join(latex(title) for title in (head, "seeds", *(column.title for column in COLUMNS)))]
+    """Return the table as LaTeX (with the package booktabs), the best mean of each column in bold.
+
+    `head` is the title of the first column.
+    """
+    from pandas import DataFrame
+
+    rows = []
     for line in lines:
-        texts = [latex(line.cell.label), str(line.seeds)]
+        texts = [line.cell.label, str(line.seeds)]
         for column in COLUMNS:
-            middle, spread = shown(column, line.numbers[column.key])
-            text = rf"\textbf{{{middle}}}" if middle in best_of(column, lines) else latex(middle)
+            middle, spread = as_texts(line.numbers[column.key], column.decimals, column.scale)
+            text = rf"\textbf{{{middle}}}" if middle == best_of(column, lines) else middle.replace("–", "--")
             texts.append(rf"{text} $\pm$ {spread}" if spread else text)
-        rows.append(" & ".join(texts))
-    header, *body = (rf"{row} \\" for row in rows)
-    alignment = "l" + "r" * (1 + len(COLUMNS))
-    first, last = rf"\begin{{tabular}}{{{alignment}}}", r"\end{tabular}"
-    return "\n".join([first, r"\toprule", header, r"\midrule", *body, r"\bottomrule", last]) + "\n"
+        rows.append(texts)
+    table = DataFrame(rows, columns=[head, "seeds", *(column.title for column in COLUMNS)])
+    style = table.style.hide(axis="index").format(escape="latex", subset=[head]).format_index(escape="latex", axis=1)
+    return style.to_latex(hrules=True, column_format="l" + "r" * (1 + len(COLUMNS)))
 
 
 @dataclass(frozen=True)
@@ -202,10 +176,7 @@ class Comparison:
     @cached_property
     def table(self) -> "DataFrame":
         """Mean and deviation over seeds, a row for each method or point of the grid."""
-        from pandas import read_csv  # takes half a second: only for those who look
-
-        table = read_csv(io.StringIO(csv_text(self.lines)))
-        return table.set_index(list(table.columns[: table.columns.get_loc("seeds")]))
+        return frame_of(self.lines)
 
     @cached_property
     def runs(self) -> "dict[str, list[Run]]":
@@ -217,22 +188,34 @@ class Comparison:
         }
 
 
-def finished(cells: Sequence[Cell], workers: int | None, on_done: Callable[[Task, int, int], None]) -> Comparison:
-    """Run what is not there yet, side by side where cores allow."""
-    run_all([task for cell in cells for task in cell.tasks], workers or os.cpu_count() or 1, on_done)
+def finished(cells: Sequence[Cell], workers: int | None, on_done: OnDone) -> Comparison:
+    """Run what has no result yet, `workers` runs at a time (None: one for each core)."""
+    run_missing((task for cell in cells for task in cell.tasks), workers, on_done)
     return Comparison(tuple(cells))
 
 
 def compare(
     methods: Sequence[str], *, seeds: int = 1, out: str | Path = OUT, workers: int | None = None, **settings: Any
 ) -> Comparison:
-    """Run methods over the same settings and seeds; what is already in `out` is not run again.
+    """Run methods over the same settings and seeds; runs that already have a result in `out` are not repeated.
 
-    `settings` are those of `hcfl.run`. Runs have processes of their own: a script calls this below
-    `if __name__ == "__main__":`.
+    Each run has a process of its own, so a script calls this below `if __name__ == "__main__":`.
+
+    Args:
+        methods: names of methods, as `hcfl methods` lists them.
+        seeds: how many runs each method has, with seeds counted from the setting `seed`.
+        out: the folder of all run folders.
+        workers: how many runs at a time (default: one for each core).
+        settings: the settings of `hcfl.run`.
+
+    Returns:
+        A `Comparison`: `.table` is a DataFrame with mean and deviation, `.runs` holds the runs of each method.
+
+    >>> found = compare(["fedavg", "hcfl+(fedrc)"], seeds=3, rounds=30)  # doctest: +SKIP
+    >>> found.table["test_last_mean"]  # doctest: +SKIP
     """
     if isinstance(methods, str) or not methods:
-        raise InputError(f"methods = {methods!r}: must be a list with a name at least")
+        raise InputError(f"methods = {methods!r}: must be a list of at least one name")
     for name, number in (("seeds", seeds), ("workers", workers)):
         if number is not None and (not isinstance(number, int) or number < 1):
             raise InputError(f"{name} = {number!r}: must be a whole number from 1 on")

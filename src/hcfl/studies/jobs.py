@@ -1,4 +1,4 @@
-"""Runs that a table needs: begun once, gone on with, never repeated."""
+"""The runs that a table needs: each is started, resumed where it was interrupted, and never repeated."""
 
 import hashlib
 import json
@@ -22,25 +22,25 @@ from hcfl.runs.prepare import prepare
 from hcfl.runs.run import Run
 from hcfl.runs.save import saving
 
-ELSEWHERE = {"device", "threads", "checkpoint_every", "checkpoints_kept"}
-"""Settings that do not say what a run finds."""
+NO_EFFECT_ON_RESULTS = {"device", "threads", "checkpoint_every", "checkpoints_kept"}
+"""Settings that say where and how a run executes; they do not distinguish run folders."""
 
 RESULT = "result.json"
-"""What a finished run leaves beside its folder's files: the metrics that tables show."""
+"""The file that a complete run adds to its folder: the metrics that tables show."""
 
 
 @dataclass(frozen=True)
 class Task:
-    """One run that some cell of a table needs."""
+    """One run of a table: its configuration and its folder."""
 
     config: Config
     folder: Path
     keep: bool = False
-    """Whether its models stay when it has ended: they are nearly all of the folder, and tables do not need them."""
+    """Whether the models stay in the folder after the run: they are most of its size, and tables do not need them."""
 
     @property
     def done(self) -> bool:
-        """Whether it has already run to its end, and what it found can be read."""
+        """Whether the run is complete and its result can be read."""
         try:
             return isinstance(self.result(), dict)
         except (OSError, ValueError):
@@ -48,21 +48,19 @@ class Task:
 
     @property
     def names_code(self) -> bool:
-        """Whether whoever asks for it wants code of their own to run."""
+        """Whether the configuration names code of the user, which then may run."""
         return bool(plugins.named(self.config.model_dump()))
 
     def result(self) -> dict[str, Any]:
-        """Return what it found."""
-        found: dict[str, Any] = json.loads((self.folder / RESULT).read_text(encoding="utf-8"))
-        return found
+        """Return the content of `result.json`."""
+        result: dict[str, Any] = json.loads((self.folder / RESULT).read_text(encoding="utf-8"))
+        return result
 
 
 def task_of(config: Config, out: Path, keep: bool = False) -> Task:
-    """Return the run of a configuration, in a folder that is named after its settings."""
-    # Without what has its default, so that a setting that a later version adds does not make all runs strangers.
-    settings = config.model_dump(
-        exclude={"device", "threads", "checkpoint_every", "checkpoints_kept"}, exclude_defaults=True
-    )
+    """Return the run of a configuration, in a folder of `out` that is named after its settings."""
+    # Defaults are left out: a setting that a later version adds must not change the names of existing folders.
+    settings = config.model_dump(exclude=NO_EFFECT_ON_RESULTS, exclude_defaults=True)
     digest = hashlib.blake2b(json.dumps(settings, sort_keys=True).encode(), digest_size=4).hexdigest()
     source = Path(config.data.source).stem
     return Task(config, out / f"{config.method.name}-{source}-seed{config.seed}-{digest}", keep)
@@ -113,7 +111,7 @@ def _finished(task: Task, threads: int | None, should_stop: ShouldStop | None) -
 
 
 def _class_table(finished: Run) -> list[list[int]]:
-    """Training samples by cluster and class, each client's in its own cluster."""
+    """Count training samples by cluster and class; a client's samples count in its own cluster."""
     federation, server = finished.federation, finished.state.server
     counts = torch.zeros(len(server.clusters), federation.classes, dtype=torch.long)
     for rows, column in zip(federation.train, server.members.tolist(), strict=True):
@@ -124,7 +122,7 @@ def _class_table(finished: Run) -> list[list[int]]:
 
 
 def _peak_memory(device: str) -> float:
-    """Megabytes: of the GPU where there is one, else of this process, which runs nothing else."""
+    """Return the peak memory in megabytes: of the GPU where the run used one, else of this process."""
     if device.startswith("cuda"):
         return torch.cuda.max_memory_allocated(device) / 1e6
     if sys.platform == "win32":

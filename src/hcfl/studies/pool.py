@@ -1,4 +1,4 @@
-"""Tasks side by side, each in a process of its own, so that its memory is its own, too."""
+"""Several runs at a time, each in its own process, so that the memory of each can be measured."""
 
 import multiprocessing
 import os
@@ -14,17 +14,17 @@ from hcfl.errors import InputError
 from hcfl.studies.jobs import Task, run
 
 PRELOADED = ["hcfl.studies.pool", "sklearn.cluster", "sklearn.datasets", "sklearn.metrics"]
-"""What runs import, once for all of them; by itself each would take seconds for it."""
+"""Modules that the fork server imports for all runs; in each process, the imports would take seconds."""
 
 
 class Running:
-    """The processes that are under way; all of them can be asked to end."""
+    """The processes that are running; they can all be asked to end."""
 
     def __init__(self) -> None:
         self._lock, self._processes, self._ending = Lock(), set[BaseProcess](), False
 
     def start(self, process: BaseProcess) -> None:
-        """Start one more, unless all were asked to end."""
+        """Start a process, unless all were asked to end."""
         with self._lock:
             if self._ending:
                 raise InputError("runs were interrupted")
@@ -32,12 +32,12 @@ class Running:
             self._processes.add(process)
 
     def ended(self, process: BaseProcess) -> None:
-        """Forget one that has ended."""
+        """Remove a process that has ended."""
         with self._lock:
             self._processes.discard(process)
 
     def end(self, at_once: bool) -> None:
-        """Ask all of them to end: after their round, with what they have saved, or at once."""
+        """End all processes: at once, or after their current round, which they save."""
         with self._lock:
             self._ending = True
             for process in self._processes:
@@ -45,16 +45,20 @@ class Running:
 
 
 def run_all(tasks: Sequence[Task], workers: int, on_done: Callable[[Task, int, int], None]) -> None:
-    """Run what is not there yet. One that fails lets the others end; an interruption asks them to."""
+    """Run the tasks that have no result yet, `workers` at a time.
+
+    Where a run fails, no further run starts, and those under way complete. An interruption asks them to end after
+    their round; a second one ends them at once.
+    """
     waiting = [task for task in dict.fromkeys(tasks) if not task.done]
     data = {(task.config.data, task.config.seed): Lock() for task in waiting}
     workers = max(1, min(workers, len(waiting)))
-    threads = max(1, (os.cpu_count() or 1) // workers)  # more threads than cores are slower by far than one each
+    threads = max(1, (os.cpu_count() or 1) // workers)  # more threads than cores are far slower than one per core
     running = Running()
 
     def run_one(task: Task) -> None:
         with data[task.config.data, task.config.seed]:
-            build(task.config.data, task.config.seed)  # decodes images on all cores, once; runs find them in the cache
+            build(task.config.data, task.config.seed)  # decodes images on all cores; runs read them from the cache
         run_apart(task, threads, running)
 
     try:
@@ -71,13 +75,13 @@ def run_all(tasks: Sequence[Task], workers: int, on_done: Callable[[Task, int, i
                     running.end(at_once=False)
                 raise
     except BaseException as error:
-        if not isinstance(error, Exception):  # interrupted once more, while they were finishing their rounds
+        if not isinstance(error, Exception):  # a second interruption, while runs were completing their rounds
             running.end(at_once=True)
         raise
 
 
 def run_apart(task: Task, threads: int, running: Running | None = None) -> None:
-    """Run one task in a process of its own, and raise here what it raises there."""
+    """Run one task in its own process; an error of that process is raised here."""
     running = running or Running()
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(PRELOADED)
@@ -89,7 +93,9 @@ def run_apart(task: Task, threads: int, running: Running | None = None) -> None:
         error: Exception | None = receiver.recv()
     except EOFError:
         process.join()
-        error = InputError(f"{task.folder.name}: its process ended with code {process.exitcode} before it was done")
+        error = InputError(
+            f"{task.folder.name}: its process ended with code {process.exitcode} before the run was complete"
+        )
     process.join()
     running.ended(process)
     if error is not None:
@@ -97,7 +103,7 @@ def run_apart(task: Task, threads: int, running: Running | None = None) -> None:
 
 
 def _report(sender: Connection, task: Task, threads: int) -> None:
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # a terminal sends it to everybody; who waits for us decides
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # a terminal sends it to all processes; the parent decides
     asked: list[int] = []
     signal.signal(signal.SIGTERM, lambda number, frame: asked.append(number))
 

@@ -1,34 +1,15 @@
-"""`hcfl reproduce`: run a table of the paper, ours beside theirs; what is already there is not run again."""
+"""`hcfl reproduce`: run a table of the paper and put our numbers beside its own."""
 
-import csv
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from statistics import mean, stdev
 from typing import Any
 
 from hcfl.config import Config, assign
 from hcfl.studies import paper_tables
-from hcfl.studies.jobs import RESULT, Task, run, task_of
+from hcfl.studies.jobs import Task
 from hcfl.studies.paper_tables import Column, Row, Scale, Table
-from hcfl.studies.pool import run_all, run_apart
-
-__all__ = [
-    "RESULT",
-    "Cell",
-    "Number",
-    "Task",
-    "cells_of",
-    "cuts",
-    "extras",
-    "measured",
-    "numbers",
-    "run",
-    "run_all",
-    "run_apart",
-    "task_of",
-    "write_csv",
-]
+from hcfl.studies.seeds import Statistic, as_text, statistic, tasks_of
 
 
 @dataclass(frozen=True)
@@ -43,22 +24,30 @@ class Cell:
 def cells_of(
     table: Table, rows: Sequence[Row], seeds: int, scale: Scale, changes: Sequence[tuple[str, Any]], out: Path
 ) -> list[Cell]:
-    """Return what must run. Cells with the same settings, also of other tables, share their runs."""
+    """Return the cells of a table and the runs that each needs.
+
+    Cells with the same settings share their runs, also with other tables.
+
+    Args:
+        table: the table.
+        rows: which of its rows.
+        seeds: how many runs a cell has, with seeds counted from 0 or from the setting `seed` in `changes`.
+        scale: the paper's settings, or small ones.
+        changes: settings that the user set, as (dotted path, value).
+        out: the folder in which each scale has a folder of run folders.
+    """
     cells = []
     for row in rows:
         for column in table.columns:
-            tasks = []
-            for seed in range(seeds):
-                values: dict[str, Any] = {**paper_tables.settings_of(table, row, column, scale), "seed": seed}
-                for path, value in changes:
-                    assign(values, path, value)
-                tasks.append(task_of(Config.parse(values), out / scale))
-            cells.append(Cell(row, column, tuple(tasks)))
+            values: dict[str, Any] = dict(paper_tables.settings_of(table, row, column, scale))
+            for path, value in changes:
+                assign(values, path, value)
+            cells.append(Cell(row, column, tasks_of(Config.parse(values), seeds, out / scale)))
     return cells
 
 
 def measured(cell: Cell, metric: str) -> list[float]:
-    """Return one number for each seed, as the paper would print it: accuracies in percent."""
+    """Return a metric of each seed's run in the paper's units: accuracies in percent."""
     return [_measure(task.result(), cell.row.at, metric) for task in cell.tasks]
 
 
@@ -75,12 +64,12 @@ def _measure(result: dict[str, Any], at: str, metric: str) -> float:
 
 
 NUMBERS = ("val", "test", "clusters", "max_clusters", "memory_mb", "seconds_per_round")
-"""Metrics that are a number; others are shown below the table."""
+"""Metrics that fit into a cell; the others are shown below the table."""
 
 
 @dataclass(frozen=True)
 class Number:
-    """One number of a table: ours over seeds, and the paper's."""
+    """One number of a table: our mean and standard deviation over seeds, and the paper's number."""
 
     method: str
     data: str
@@ -90,21 +79,19 @@ class Number:
     paper: float | None
 
     def __str__(self) -> str:
-        ours = "–" if self.ours is None else f"{self.ours:.1f}"
-        spread = "" if self.std is None else f" ± {self.std:.1f}"
-        paper = "" if self.paper is None else f" [{self.paper:g}]"
-        return f"{ours}{spread}{paper}"
+        ours = as_text(None if self.ours is None else Statistic(self.ours, self.std))
+        return ours if self.paper is None else f"{ours} [{self.paper:g}]"
 
 
 def numbers(table: Table, cells: Sequence[Cell]) -> list[Number]:
-    """Return all numbers of a table."""
+    """Return all numbers of a table: those of its cells, then those that the paper quotes from another table."""
     found = []
     for cell in cells:
         for metric in (metric for metric in table.metrics if metric in NUMBERS):
-            values = measured(cell, metric)
-            std = stdev(values) if len(values) > 1 else None
+            over_seeds = statistic(measured(cell, metric))
+            ours, std = (None, None) if over_seeds is None else (over_seeds.mean, over_seeds.std)
             paper = paper_tables.paper_value(table, cell.row, cell.column, metric)
-            found.append(Number(cell.row.label, cell.column.label, metric, mean(values), std, paper))
+            found.append(Number(cell.row.label, cell.column.label, metric, ours, std, paper))
     for row in table.quoted:
         for column in table.columns:
             for metric in table.metrics:
@@ -114,7 +101,7 @@ def numbers(table: Table, cells: Sequence[Cell]) -> list[Number]:
 
 
 def extras(table: Table, cells: Sequence[Cell]) -> list[str]:
-    """Return what does not fit a cell: classes by cluster, and K over rounds, of the first seed."""
+    """Return the lines below the table, of the first seed: training samples by cluster and class, and K by round."""
     texts = []
     for cell in cells:
         result = cell.tasks[0].result()
@@ -128,15 +115,14 @@ def extras(table: Table, cells: Sequence[Cell]) -> list[str]:
 
 
 def write_csv(path: Path, found: Sequence[Number]) -> None:
-    """Write the table for other programs."""
-    with path.open("w", newline="", encoding="utf-8") as file:
-        writer = csv.DictWriter(file, [field.name for field in fields(Number)])
-        writer.writeheader()
-        writer.writerows(asdict(number) for number in found)
+    """Write the table as CSV, a line for each number; a number that is not known is empty."""
+    from pandas import DataFrame  # takes half a second to import
+
+    DataFrame([asdict(number) for number in found]).to_csv(path, index=False)
 
 
 def cuts(table: Table, scale: Scale, config: Config) -> str:
-    """Say what a small scale leaves out, from the configuration of one of its runs."""
+    """Return a sentence on how the scale differs from the paper's; `config` is that of one of the runs."""
     if scale == "paper":
         return "Scale: the paper's."
     full, data = table.settings, config.data

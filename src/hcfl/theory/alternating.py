@@ -1,4 +1,4 @@
-"""The alternating steps: heads by least squares, then one gradient step on B, then QR (spec §10)."""
+"""The alternating steps: heads by least squares, then one gradient step on B, then QR."""
 
 from collections.abc import Iterator
 
@@ -21,7 +21,7 @@ def gradient(problem: Problem, basis: Array, heads: Array) -> Array:
 
 
 def step(problem: Problem, basis: Array, eta: float) -> Array:
-    """Return the next B̂."""
+    """Return B̂ after one alternating step: (d, c), orthonormal."""
     heads = np.stack([least_squares(x, y, basis) for x, y in zip(problem.x, problem.y, strict=True)], axis=1)
     return np.linalg.qr(basis - eta * gradient(problem, basis, heads))[0]
 

@@ -1,4 +1,4 @@
-"""The theorem's bound on one alternating step, where it says nothing, and its condition on samples (spec §10)."""
+"""The theorem's bound on one alternating step, where it says nothing, and its condition on samples."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -36,12 +36,12 @@ class Bound:
 
     @property
     def floor(self) -> float:
-        """What the bound alone ends at, with any number of steps: its fixed point."""
+        """The fixed point of the bound: its limit over many steps."""
         return self.offset / (1 - self.rate) if self.rate < 1 else inf
 
     @property
     def silence(self) -> str | None:
-        """Why the bound says nothing here; None where it speaks."""
+        """Why the bound says nothing; None where it says something."""
         if self.c_max >= 2:
             return f"c_max = {self.c_max:.2f} is not below 2: the step is too long for it"
         if self.overshoot > 1:
@@ -53,11 +53,11 @@ class Bound:
         return None
 
     def after(self, distance: float) -> float:
-        """Bound the distance after a step from this one."""
+        """Return the bound on the distance after one step from `distance`."""
         return self.rate * distance + self.offset
 
     def curve(self, start: float, steps: int) -> list[float]:
-        """Return what is known of the distance from the start alone, after 0, 1, … steps."""
+        """Return the bound on the distance after 0, 1, … steps, from the distance at the start."""
         values = [start]
         for _ in range(steps):
             values.append(self.after(values[-1]))
@@ -82,14 +82,14 @@ def smallest_singular_value(heads: Array) -> float:
 
 @dataclass(frozen=True)
 class SampleCondition:
-    """How many samples there are for each that the theorem asks for, with its unknown constant 𝒞 taken as 1."""
+    """Available samples over those that the theorem requires, with its unknown constant 𝒞 taken as 1."""
 
     smallest_cluster: float
     """min_k N̂_k over c³ (1+σ²)⁴ log M / E_0² · min{κ⁴, σ̄⁻⁴}."""
     total: float
     """N over K²/(d+c)."""
     unknowns: float
-    """N over d·c, the numbers in B*: the theorem does not ask for it, but below 1 nobody can find B*."""
+    """N over d·c, the numbers in B*: the theorem does not ask for it, but below 1, B* cannot be identified."""
 
 
 def sample_condition(

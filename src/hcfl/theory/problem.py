@@ -1,4 +1,7 @@
-"""The linear problem: y = θ*_kᵀ B*ᵀ x + noise, with one B* for all and a head θ*_k for each cluster (spec §10)."""
+"""The linear problem: y = θ*_kᵀ B*ᵀ x + noise, with one B* for all and a head θ*_k for each cluster.
+
+The setting of the paper's theorem on linear representations.
+"""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -15,7 +18,7 @@ Array = NDArray[np.float64]
 
 @dataclass(frozen=True)
 class Problem:
-    """What is to be found, and the samples of each cluster that it is found from."""
+    """The true B* and Θ*, and the samples of each cluster from which they are estimated."""
 
     basis: Array
     """B*: orthonormal, (d, c)."""
@@ -38,7 +41,11 @@ class Problem:
 
 
 def cluster_clients(clients: int, clusters: int, imbalance: float) -> tuple[int, ...]:
-    """Return how many clients each cluster has: sizes fall geometrically, so that the last / the first = imbalance."""
+    """Return the number of clients of each cluster; sizes fall geometrically, down to imbalance × the largest.
+
+    >>> cluster_clients(100, 2, imbalance=0.25)
+    (80, 20)
+    """
     shares = imbalance ** (np.arange(clusters) / max(1, clusters - 1))
     exact = clients * shares / shares.sum()
     whole = np.floor(exact).astype(int)
@@ -48,7 +55,7 @@ def cluster_clients(clients: int, clusters: int, imbalance: float) -> tuple[int,
 
 
 def clusters_of(settings: StudySettings) -> list[tuple[int, ...]]:
-    """Return the clients of each cluster for every imbalance; what so few clients cannot show is refused."""
+    """Return the clients of each cluster for every imbalance; imbalances that need more clients raise InputError."""
     found: dict[tuple[int, ...], float] = {}
     for imbalance in settings.imbalances:
         sizes = cluster_clients(settings.clients, settings.clusters, imbalance)
@@ -70,14 +77,14 @@ def clusters_of(settings: StudySettings) -> list[tuple[int, ...]]:
 
 
 def random_heads(latent: int, clusters: int, generator: np.random.Generator) -> Array:
-    """Draw heads in any direction, each of length √c."""
+    """Draw heads in uniformly random directions, each of length √c: (c, K)."""
     heads = generator.normal(size=(latent, clusters))
     scaled: Array = heads * np.sqrt(latent) / np.linalg.norm(heads, axis=0)
     return scaled
 
 
 def even_heads(latent: int, clusters: int, generator: np.random.Generator) -> Array:
-    """Draw heads of length √c that together show every direction equally well: Θ*Θ*ᵀ = K·I, so σ̄ = κ = 1.
+    """Draw heads of length √c that cover every direction equally: Θ*Θ*ᵀ = K·I, so σ̄ = κ = 1.
 
     Waves sampled at K points, turned and shuffled; half frequencies where c is even leave out the constant wave.
     """
@@ -91,7 +98,10 @@ def even_heads(latent: int, clusters: int, generator: np.random.Generator) -> Ar
 
 
 def draw(settings: StudySettings, clients: Sequence[int], seed: int) -> Problem:
-    """Draw a problem: B*, Θ* and every client's x and noise belong to the seed, whatever cluster the client is in."""
+    """Draw a problem with `clients[k]` clients in cluster k.
+
+    B*, Θ*, and the x and noise of each client depend on the seed only, not on the client's cluster.
+    """
     d, c = settings.dimension, settings.latent
     basis = np.linalg.qr(rng.numpy_generator(seed, "theory", "basis").normal(size=(d, c)))[0]
     generator = rng.numpy_generator(seed, "theory", "heads")
@@ -110,7 +120,7 @@ def draw(settings: StudySettings, clients: Sequence[int], seed: int) -> Problem:
 
 
 def start_at(basis: Array, distance: float, seed: int) -> Array:
-    """Return an orthonormal B̂⁰ at exactly this distance from B*: directions tilted out of its span at random."""
+    """Return an orthonormal B̂⁰ at exactly this distance from B*, its columns tilted in random directions: (d, c)."""
     d, c = basis.shape
     generator = rng.numpy_generator(seed, "theory", "start")
     turned: Array = basis @ np.linalg.qr(generator.normal(size=(c, c)))[0]

@@ -9,12 +9,12 @@ from pydantic import Field, ValidationError
 from hcfl.config import Section, sentence
 from hcfl.errors import InputError
 
-LARGEST = 100_000_000
-"""Numbers that all samples of one problem may have together: 0.8 GB."""
+LARGEST_SIZE = 100_000_000
+"""The largest clients × samples × dimension of a problem: 0.8 GB."""
 
 
 class StudySettings(Section):
-    """What is drawn, how it is solved, and how often."""
+    """The settings of `hcfl theory`."""
 
     dimension: int = Field(20, ge=2, le=10_000, description="d: numbers in a sample x")
     latent: int = Field(4, ge=1, le=1000, description="c: directions that matter, columns of B*")
@@ -36,7 +36,7 @@ class StudySettings(Section):
 
     @classmethod
     def parse(cls, values: Mapping[str, Any]) -> Self:
-        """Validate values; what is wrong is said in one sentence."""
+        """Validate values; an error is one sentence."""
         for name in values:
             if name not in cls.model_fields:
                 close = get_close_matches(name, cls.model_fields, n=1)
@@ -60,9 +60,9 @@ class StudySettings(Section):
             )
         if self.clients < self.clusters:
             raise InputError(f"clients = {self.clients}: must be at least clusters = {self.clusters}")
-        if self.clients * self.samples * self.dimension > LARGEST:
+        if self.clients * self.samples * self.dimension > LARGEST_SIZE:
             raise InputError(
-                f"samples = {self.samples}: clients × samples × dimension must be at most {LARGEST:,}, "
+                f"samples = {self.samples}: clients × samples × dimension must be at most {LARGEST_SIZE:,}, "
                 f"it is {self.clients * self.samples * self.dimension:,}"
             )
         for imbalance in self.imbalances:

@@ -1,4 +1,4 @@
-"""The study: the same problems with clusters more and more out of balance, measured and bounded step by step."""
+"""The study: the same problems with clusters of more and more unequal sizes, each step measured and bounded."""
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -36,7 +36,7 @@ class Curve:
 
     @property
     def bounded(self) -> list[float | None]:
-        """What the bound knows from the start alone, after 0, 1, … steps; None where it says nothing."""
+        """The bound on the distance after 0, 1, … steps, from the start alone; None where it says nothing."""
         steps = len(self.distances) - 1
         if self.bound.silence is not None:
             return [None] * (steps + 1)
@@ -53,7 +53,7 @@ class Curve:
 
 @dataclass(frozen=True)
 class Summary:
-    """The problems of one imbalance: means over seeds; None where nothing can be said."""
+    """The problems of one imbalance: means over seeds; None where a number is not defined."""
 
     imbalance: float
     sizes: tuple[int, ...]
@@ -62,7 +62,7 @@ class Summary:
     """Measured: the mean factor of a step on the way to the floor."""
     rate_std: float | None
     floor: float
-    """Measured: where the distance stays."""
+    """Measured: the distance over the last tenth of the steps."""
     still_falling: bool
     """Whether some curve has not reached its floor yet."""
     bounded: int
@@ -72,7 +72,7 @@ class Summary:
     steps_above: int | None
     """Steps that ended above what the bound allows."""
     silence: str | None
-    """Why the bound says nothing, for the first seed where it does not."""
+    """Why the bound says nothing, for the first seed for which it does not."""
     smallest_cluster: float
     """The median over seeds of the sample condition's ratio, for 𝒞 = 1."""
     total: float
@@ -143,7 +143,7 @@ def _curve(settings: StudySettings, asked: float, clients: Sequence[int], seed: 
 
 
 def run(settings: StudySettings, on_curve: Callable[[Curve], None] = lambda curve: None) -> Study:
-    """Run the study, telling of each curve as it ends."""
+    """Run the study; `on_curve` is called after each problem."""
     found = []
     for curve in curves(settings):
         on_curve(curve)
@@ -152,5 +152,9 @@ def run(settings: StudySettings, on_curve: Callable[[Curve], None] = lambda curv
 
 
 def study(**settings: Any) -> Study:
-    """Run the study; settings are those of `hcfl theory`, by the names of its flags."""
+    """Run the study; settings are the flags of `hcfl theory` as keywords.
+
+    >>> study(imbalances=(1, 0.3), seeds=2, steps=40).summaries[0].imbalance
+    1.0
+    """
     return run(StudySettings.parse(settings))

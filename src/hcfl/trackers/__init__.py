@@ -1,6 +1,6 @@
-"""Whoever else wants to follow a run: TensorBoard, MLflow, Weights & Biases, or an object of one's own.
+"""Trackers follow a run: TensorBoard, MLflow, Weights & Biases, or an object of the user.
 
-The core knows only the protocol; a tracker's library is imported when it is asked for.
+The core knows only the protocol `Tracker`; the library of a tracker is imported when the user asks for the tracker.
 """
 
 from collections.abc import Callable, Sequence
@@ -16,14 +16,14 @@ from hcfl.errors import InputError
 
 @runtime_checkable
 class Tracker(Protocol):
-    """Follows one run."""
+    """Receives the rounds and the result of one run."""
 
     def on_round(self, record: Record) -> None:
-        """Take what a round gave."""
+        """Receive the record of a round."""
         ...
 
     def on_end(self, summary: Row | None) -> None:
-        """Take the result; None where the run was interrupted."""
+        """Receive the summary of the run; None where the run was interrupted."""
         ...
 
 
@@ -31,14 +31,14 @@ Opener = Callable[[Path, Config], Tracker]
 """Opens a tracker for the run in a folder."""
 
 TRACKERS = ("tensorboard", "mlflow", "wandb")
-"""Trackers by name: each is a module here, an extra, and the library that it needs."""
+"""Names of trackers; a name is also that of the extra to install and of the library."""
 
 Wanted = str | Tracker | Sequence[str | Tracker]
-"""How people say who should follow a run."""
+"""The argument `track` of `hcfl.run`: one or several trackers, by name or as objects."""
 
 
 def numbers(record: Record) -> dict[str, float]:
-    """Return the numbers of a round by the names that `metrics.jsonl` has."""
+    """Return the numbers of a round, under their names in `metrics.jsonl`."""
     row = metrics_row(record)
     plain = {key: value for key, value in row.items() if isinstance(value, int | float) and key != "round"}
     concepts = {f"test_concept_{number}": value for number, value in enumerate(record.test_per_concept)}
@@ -46,7 +46,7 @@ def numbers(record: Record) -> dict[str, float]:
 
 
 def openers(wanted: Wanted) -> list[Opener]:
-    """Return what opens each tracker; one that is unknown, or not installed, is refused before anything runs."""
+    """Return a function for each tracker that opens it; unknown trackers and missing libraries raise InputError."""
     each = [wanted] if isinstance(wanted, str) or not isinstance(wanted, Sequence) else wanted
     return [_by_name(one) if isinstance(one, str) else _given(one) for one in each]
 

@@ -1,4 +1,4 @@
-"""MLflow: a run of the experiment `hcfl`, wherever MLFLOW_TRACKING_URI says."""
+"""MLflow: a run of the experiment `hcfl`, in the store that MLFLOW_TRACKING_URI names."""
 
 from dataclasses import dataclass
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Matrices of the page, small enough to travel in it."""
+"""Matrices of the page in a compact form: distances of splits, and classes by cluster."""
 
 from collections.abc import Sequence
 from math import isfinite
@@ -7,22 +7,22 @@ from typing import Any
 from hcfl.core.record import Row
 
 STEPS = 999
-"""Distances travel as whole numbers from 0 to this, shares of the largest; `splits.jsonl` has more digits."""
+"""Distances are stored as whole numbers from 0 to this, as shares of the largest; `splits.jsonl` has more digits."""
 
 
-def splits(rows: Sequence[Row], room: int) -> list[Row]:
-    """Return the distances of each split as a lower triangle; those for which there is no room have none."""
+def splits(rows: Sequence[Row], most: int) -> list[Row]:
+    """Return each split with its distances as a lower triangle; splits beyond `most` distances in all have none."""
     shown = []
     for row in rows:
         values = [value for line in row["distances"] for value in line]
         largest = max([value for value in values if isfinite(value)], default=0.0)
-        room -= len(values)
+        most -= len(values)
         shown.append(
             {
                 **{key: row[key] for key in ("round", "cluster", "new_cluster", "clients_compared", "in_first_part")},
                 "clients": [str(client) for client in row["clients"]],
                 "largest": largest,
-                "values": [_step(value, largest) for value in values] if room >= 0 else None,
+                "values": [_step(value, largest) for value in values] if most >= 0 else None,
             }
         )
     return shown
@@ -35,7 +35,7 @@ def _step(value: float, largest: float) -> int:
 
 
 def classes(clients: Sequence[Row], table: Sequence[Sequence[str]]) -> dict[str, Any] | None:
-    """Count the samples of each class that the clients of each cluster hold; None where nobody knows."""
+    """Count the samples of each class that the clients of each cluster hold; None where the folder lacks them."""
     if len(table) < 2 or len(table) != len(clients) + 1:
         return None
     names = list(table[0][1:])

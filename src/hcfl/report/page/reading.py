@@ -1,4 +1,4 @@
-"""A run folder as the page shows it: plain lists and numbers; what a folder does not hold is None."""
+"""Reads a run folder into plain lists and numbers for the page; what the folder does not hold is None."""
 
 import csv
 from collections.abc import Sequence
@@ -23,21 +23,21 @@ RULES = {
 }
 """What `max_distance` and `threshold` of a split mean, by how the method's or the adaptation's name begins.
 
-The first that fits counts, so a name stands before those that it begins with."""
+The first match counts, so a longer name stands before a shorter one that it begins with."""
 
 DAMAGE = (KeyError, IndexError, ValueError, TypeError, AttributeError, ArithmeticError)
-"""What happens where a file holds something else than a run wrote."""
+"""The errors that a damaged file causes."""
 
 
 @dataclass(frozen=True)
 class Folder:
-    """What a run folder holds, as its files say it."""
+    """The content of a run folder."""
 
     path: Path
     config: Config
     summary: Row
     ended: bool
-    """Whether it has its summary and what else is written at the end; without, `summary` is what `metrics` say."""
+    """Whether the run has written its summary; otherwise, `summary` is computed from `metrics`."""
     metrics: Sequence[Row]
     events: Sequence[Row]
     splits: Sequence[Row]
@@ -47,7 +47,7 @@ class Folder:
 
 
 def read(path: Path) -> Folder:
-    """Read a run folder; one that was interrupted may lack what is written at the end."""
+    """Read a run folder; a run that was interrupted may lack the files that are written at its end."""
     for name in (run_folder.CONFIG, run_folder.METRICS):
         if not is_file(path / name):
             raise InputError(f"run = {str(path)!r}: is not a run folder, it has no {name}")
@@ -58,18 +58,18 @@ def read(path: Path) -> Folder:
     try:
         summary = _summary(path)
         ended = summary is not None and summary["rounds"] == metrics[-1]["round"]
-        if summary is None or not ended:  # killed, or still under way: what lies there is of an earlier round
+        if summary is None or not ended:  # killed, or still running: the summary is of an earlier round
             summary = summarise(config.method.name, config, None, metrics)
         clients, classes = (_table(path, name) if ended else [] for name in (run_folder.CLIENTS, run_folder.CLASSES))
         by_name = [dict(zip(clients[0], row, strict=True)) for row in clients[1:]]
-        summary["method"], summary["rounds"]  # whatever else is missing is shown as missing
+        summary["method"], summary["rounds"]  # the page shows other missing entries as missing
     except (OSError, csv.Error, *DAMAGE) as error:
         raise _damaged(path, error) from None
     return Folder(path, config, summary, ended, metrics, events, splits, by_name, classes)
 
 
 def _checked(path: Path, name: str) -> list[Row]:
-    """Read the lines of a log; each has its round."""
+    """Read the lines of a log, ordered by round."""
     try:
         return sorted(run_folder.rows(path, name), key=lambda row: int(row["round"]))
     except (OSError, *DAMAGE) as error:
@@ -87,22 +87,22 @@ def _damaged(path: Path, error: Exception, name: str = "") -> InputError:
 
 
 def _table(path: Path, name: str) -> list[list[str]]:
-    """Read a CSV file; nothing where it is missing."""
+    """Read a CSV file; an empty list where it is missing."""
     if not (path / name).is_file():
         return []
     with (path / name).open(newline="", encoding="utf-8") as file:
         return list(csv.reader(file))
 
 
-def as_data(folder: Folder, label: str, room: int) -> Row:
-    """Return what the page needs of a run; `room` is how many distances it may bring."""
+def as_data(folder: Folder, label: str, most_distances: int) -> Row:
+    """Return the data of a run for the page, with at most this many distances of its splits."""
     try:
-        return _as_data(folder, label, room)
+        return _as_data(folder, label, most_distances)
     except DAMAGE as error:
         raise _damaged(folder.path, error) from None
 
 
-def _as_data(folder: Folder, label: str, room: int) -> Row:
+def _as_data(folder: Folder, label: str, most_distances: int) -> Row:
     metrics = folder.metrics
     ids = [row["cluster_ids"] for row in metrics]
     return {
@@ -119,7 +119,7 @@ def _as_data(folder: Folder, label: str, room: int) -> Row:
         "phases": _by_part(metrics, "seconds_by_phase"),
         "events": [_event(row) for row in folder.events],
         "rule": rule_of(folder.config),
-        "splits": matrices.splits(folder.splits, room),
+        "splits": matrices.splits(folder.splits, most_distances),
         "clients": _clients(folder.clients),
         "classes": matrices.classes(folder.clients, folder.classes),
         "config": folder.config.to_yaml(),
@@ -127,13 +127,13 @@ def _as_data(folder: Folder, label: str, room: int) -> Row:
 
 
 def rule_of(config: Config) -> str | None:
-    """Return what the numbers of a split mean, where the method is one of ours."""
+    """Return the key of RULES for the method of a run; None for a user's own method."""
     chosen = config.method.adaptation or config.method.name
     return next((rule for rule, names in RULES.items() if chosen.startswith(names)), None)
 
 
 def _by_part(metrics: Sequence[Row], key: str) -> dict[str, list[float]] | None:
-    """Return numbers a round for each part that is ever more than nothing; None where some round has not kept them."""
+    """Return the numbers of each part by round, without parts that are always 0; None where a round lacks them."""
     rows: list[dict[str, float] | None] = [row.get(key) for row in metrics]
     kept = [row for row in rows if row is not None]
     if len(kept) < len(rows):
@@ -144,13 +144,13 @@ def _by_part(metrics: Sequence[Row], key: str) -> dict[str, list[float]] | None:
 
 
 def _event(row: Row) -> Row:
-    """Return an event with how many clients were in each part; their names are in the run folder."""
+    """Return an event with the number of clients in each part instead of their names."""
     members = {cluster: len(names) for cluster, names in (row.get("members") or {}).items()}
     return {**row, "members": members}
 
 
 def _clients(rows: Sequence[Row]) -> Row | None:
-    """Return who belongs where, by column."""
+    """Return the columns of `clients.csv`: names, samples, concepts, clusters and weights."""
     if not rows:
         return None
     clusters = [key.removeprefix("weight_") for key in rows[0] if key.startswith("weight_")]

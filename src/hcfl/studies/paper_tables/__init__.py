@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from difflib import get_close_matches
 from fnmatch import fnmatch
+from functools import cache
 from pathlib import Path
 from typing import Any, Literal
 
@@ -27,9 +28,9 @@ class Row:
     label: str
     settings: Settings
     paper: Mapping[str, str]
-    """What this row is called in the paper's numbers."""
+    """The cells that name this row in `paper.csv`."""
     at: Literal["best", "best-val", "best-test"] = "best"
-    """The round that is shown: for each metric its best, as papers print, or one round for all."""
+    """The round that is shown: the best round of each metric, as the paper prints, or one round for all metrics."""
 
 
 @dataclass(frozen=True)
@@ -54,16 +55,16 @@ class Table:
     columns: tuple[Column, ...]
     rows: tuple[Row, ...]
     quoted: tuple[Row, ...] = ()
-    """Rows that the paper prints and that stand in another table; they are not run."""
+    """Rows that the paper repeats from another table; they are shown and not run."""
 
 
 def names() -> tuple[str, ...]:
-    """Return the tables, by name."""
+    """Return the names of all tables."""
     return tuple(sorted(path.stem for path in HERE.glob("*.yaml") if path.stem != "small"))
 
 
 def load(name: str) -> Table:
-    """Read a table."""
+    """Read a table by its name."""
     if name not in names():
         close = get_close_matches(name, names(), n=1)
         hint = f"; did you mean {close[0]}?" if close else ""
@@ -84,7 +85,7 @@ def chosen_rows(table: Table, patterns: list[str]) -> tuple[Row, ...]:
     for pattern in patterns:
         if not any(_matches(row.label, pattern) for row in table.rows):
             labels = "; ".join(row.label for row in table.rows)
-            raise InputError(f"--rows {pattern!r}: no row of {table.name} is called so; they are {labels}")
+            raise InputError(f"--rows {pattern!r}: no row of {table.name} has this name; its rows are {labels}")
     return found
 
 
@@ -93,7 +94,7 @@ def _matches(label: str, pattern: str) -> bool:
 
 
 def settings_of(table: Table, row: Row, column: Column, scale: Scale) -> dict[str, dict[str, Any]]:
-    """Return the nested settings of one cell's runs."""
+    """Return the nested settings of one cell: a row's settings win over its column's, and those over the table's."""
     sections: dict[str, dict[str, Any]] = {}
     for part in (table.settings, column.settings, row.settings):
         for section, values in part.items():
@@ -107,12 +108,12 @@ def settings_of(table: Table, row: Row, column: Column, scale: Scale) -> dict[st
 
 
 def small_scale() -> dict[str, dict[str, Any]]:
-    """Return what the small scale cuts."""
+    """Return the settings of the small scale."""
     return read_yaml(HERE / "small.yaml", "scale")
 
 
 def paper_value(table: Table, row: Row, column: Column, metric: str) -> float | None:
-    """Return what the paper prints in a cell, if it does."""
+    """Return the number that the paper prints in a cell; None where it prints none."""
     wanted = {"table": table.paper, **column.paper, **row.paper, "metric": metric}
     for entry in _paper():
         if all(entry[key] == value for key, value in wanted.items()):
@@ -131,6 +132,7 @@ def paper_class_table() -> list[list[int]]:
     return [[found[cluster, label] for label in labels] for cluster in clusters]
 
 
+@cache
 def _paper() -> list[dict[str, str]]:
     with (HERE / "paper.csv").open(encoding="utf-8", newline="") as file:
         return list(csv.DictReader(file))

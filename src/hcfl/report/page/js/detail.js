@@ -5,7 +5,7 @@ const MOST_SPLITS = 12;
 const section = (id, title, note, ...children) =>
   element("section", { id }, element("h2", {}, title), note && element("p", { class: "note" }, note), ...children);
 
-// A cluster's colour is that of the concept which most of its clients have; what is gone, or nobody knows, has one of its own.
+// A cluster's colour is that of the concept which most of its clients have; clusters that were removed, and clusters without a known concept, have a colour of their own.
 function clusterPaint(run) {
   const truth = truthOf(run);
   const { clients } = run;
@@ -71,7 +71,7 @@ function detail(run) {
         { class: "grid" },
         card(
           more ? "w7" : "",
-          "Who came from whom",
+          "Lineage of the clusters",
           null,
           lineageChart(run, clusterPaint(run)),
           truthOf(run) && truthLegend(truthOf(run)),

@@ -95,12 +95,12 @@ function heatMap(name, options) {
       if (options.text && wide >= 26 && high >= 15) {
         rows.forEach((_, row) =>
           columns.forEach((_, column) => {
-            const said = options.text(row, column);
+            const label = options.text(row, column);
             const [cx, cy] = [scene.x(column + 0.5), scene.y(row + 0.5)];
-            if (!said || said.length * 6.6 > wide || !inView(cx, scene.width) || !inView(cy, scene.height)) return;
+            if (!label || label.length * 6.6 > wide || !inView(cx, scene.width) || !inView(cy, scene.height)) return;
             const ink = inkOn(heat(options.value(row, column) / options.most));
             scene.inside.append(
-              shape("text", { x: cx, y: cy + 4, "text-anchor": "middle", style: `fill:${ink}` }, said),
+              shape("text", { x: cx, y: cy + 4, "text-anchor": "middle", style: `fill:${ink}` }, label),
             );
           }),
         );

@@ -1,4 +1,4 @@
-// Clusters through the rounds: a lane for each, as thick as its clients; who split from whom, merged into whom, was removed.
+// Clusters through the rounds: a lane for each cluster, as thick as its number of clients; splits, merges and removals join and end lanes.
 
 // What decided a split or a merge, in words; `rule` says what the numbers mean.
 function reason(event, rule) {
@@ -29,7 +29,7 @@ function changeInWords(event) {
     return `${event.cluster} split: ${event.members[event.cluster]} stay, ${event.members[event.new_cluster]} found cluster ${event.new_cluster}`;
   if (event.event === "merge") return `${event.cluster} merged into ${event.new_cluster}`;
   if (event.event === "move") return `moved: ${sizesInWords(event)}`;
-  if (event.event === "removal") return `${event.cluster} removed, it was nobody's`;
+  if (event.event === "removal") return `${event.cluster} removed, no client belonged to it`;
   return `${event.event}: ${event.client} (${event.reason})`;
 }
 
@@ -97,7 +97,7 @@ function lineageChart(run, paintOf) {
   const paint = (id) => paintOf(ends(String(id)));
   const few = run.events.filter((event) => event.event === "split").length <= 14;
   plot(host, {
-    label: "Clusters through the rounds: who split from whom, who merged into whom",
+    label: "Clusters through the rounds: splits, merges and removals",
     zoom: "xy",
     down: true,
     x: [0, last + 0.5],

@@ -1,6 +1,6 @@
 // What the matrices of a run are: weights of clients, classes of clusters, distances of a split.
 
-// True concepts: their names in order, and each one's colour; null where nobody knows.
+// True concepts: their names in order, and each one's colour; null where they are not known.
 function truthOf(run) {
   const concepts = run.clients && run.clients.concepts;
   if (!concepts) return null;
@@ -145,9 +145,9 @@ function splitMap(run, split, event) {
   };
   const second = (at) => at >= split.in_first_part;
   const rank = (at) => truth.names.indexOf(concept.get(split.clients[at]));
-  const everybody = split.clients.map((_, at) => at);
+  const all = split.clients.map((_, at) => at);
   const order = [false, true].flatMap((part) => {
-    const mine = everybody.filter((at) => second(at) === part);
+    const mine = all.filter((at) => second(at) === part);
     return truth ? mine.sort((a, b) => rank(a) - rank(b) || a - b) : nearestFirst(mine, apart);
   });
   const value = (row, column) => apart(order[row], order[column]);

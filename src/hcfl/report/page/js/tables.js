@@ -61,6 +61,15 @@ function tiles(run) {
   );
 }
 
+function headerRow(first, names) {
+  return element(
+    "tr",
+    {},
+    element("th", {}, first),
+    names.map((name) => element("th", { class: "number" }, name)),
+  );
+}
+
 function everyNumber(runs) {
   const keys = Object.keys(runs[0].summary);
   return element(
@@ -73,11 +82,9 @@ function everyNumber(runs) {
       element(
         "table",
         {},
-        element(
-          "tr",
-          {},
-          element("th", {}, ""),
-          runs.map((run) => element("th", { class: "number" }, run.label)),
+        headerRow(
+          "",
+          runs.map((run) => run.label),
         ),
         keys.map((key) =>
           element(
@@ -129,11 +136,9 @@ function comparison(runs) {
     element(
       "table",
       {},
-      element(
-        "tr",
-        {},
-        element("th", {}, "run"),
-        COMPARED.map(([, name]) => element("th", { class: "number" }, name)),
+      headerRow(
+        "run",
+        COMPARED.map(([, name]) => name),
       ),
       runs.map((run, number) =>
         element(

@@ -1,4 +1,4 @@
-"""Run folders → one HTML file: the template, its style, its scripts and the data, all in it."""
+"""Run folders → one HTML file that holds the template, the style, the scripts and the data."""
 
 import json
 from collections import Counter
@@ -15,16 +15,22 @@ from hcfl.report.page.reading import Folder, as_data, read
 from hcfl.runs import folder as run_folder
 
 SCRIPTS = ("basics", "plot", "curves", "frontier", "lineage", "heat", "maps", "cost", "tables", "detail", "main")
-"""In the order in which they need each other."""
+"""The scripts of the page, each after those that it uses."""
 
-ROOM = 240_000
-"""Distances that a page brings in all: about a megabyte."""
+DISTANCES_IN_PAGE = 240_000
+"""How many distances a page holds for all runs together: about a megabyte."""
 
 
 def write(runs: Sequence[Path], out: Path | None = None) -> Path:
-    """Write the report of one run, or of several over the same data; return where it is.
+    """Write the report of one run, or of several over the same data; return its path.
 
-    Without `out`, the report of one run lies in its folder, that of several where we are.
+    Args:
+        runs: run folders.
+        out: the file, with the suffix .html; by default `report.html`, in the folder of a single run, or in the current
+            folder for several.
+
+    >>> write([Path("runs/digits-fedavg-seed0")])  # doctest: +SKIP
+    PosixPath('runs/digits-fedavg-seed0/report.html')
     """
     folders = [read(path) for path in runs]
     if not folders:
@@ -36,28 +42,28 @@ def write(runs: Sequence[Path], out: Path | None = None) -> Path:
         raise InputError(f"out = {str(out)!r}: must end in .html")
     try:
         out.parent.mkdir(parents=True, exist_ok=True)
-        out.write_text(page(folders), encoding="utf-8")
+        out.write_text(html_of(folders), encoding="utf-8")
     except OSError as error:
         raise InputError(f"out = {str(out)!r}: cannot be written ({error.strerror})") from None
     return out
 
 
-def page(folders: Sequence[Folder]) -> str:
-    """Return the whole page."""
-    here = files(__package__)
+def html_of(folders: Sequence[Folder]) -> str:
+    """Return the page as HTML."""
+    resources = files(__package__)
     labels = _labels(folders)
-    room = ROOM // len(folders)
-    runs = [as_data(folder, label, room) for folder, label in zip(folders, labels, strict=True)]
-    return Template((here / "page.html").read_text(encoding="utf-8")).substitute(
+    most_distances = DISTANCES_IN_PAGE // len(folders)
+    runs = [as_data(folder, label, most_distances) for folder, label in zip(folders, labels, strict=True)]
+    return Template((resources / "page.html").read_text(encoding="utf-8")).substitute(
         title=escape(f"hcfl: {', '.join(labels)}"),
-        style=(here / "page.css").read_text(encoding="utf-8"),
-        script="".join((here / "js" / f"{name}.js").read_text(encoding="utf-8") for name in SCRIPTS),
+        style=(resources / "page.css").read_text(encoding="utf-8"),
+        script="".join((resources / "js" / f"{name}.js").read_text(encoding="utf-8") for name in SCRIPTS),
         data=embedded({"version": __version__, "runs": runs}),
     )
 
 
 def embedded(data: Any) -> str:
-    """Return JSON that cannot end the element it is in, whatever names it holds."""
+    """Return JSON that is safe inside a script element: no name in it can close the element."""
     text = json.dumps(_finite(data), ensure_ascii=False, allow_nan=False, separators=(",", ":"))
     for character in "<>&\u2028\u2029":
         text = text.replace(character, f"\\u{ord(character):04x}")
@@ -65,7 +71,7 @@ def embedded(data: Any) -> str:
 
 
 def _finite(data: Any) -> Any:
-    """Put null where a number is none: browsers refuse NaN and Infinity."""
+    """Replace NaN and Inf by null: JSON in browsers has neither."""
     if isinstance(data, float):
         return data if data - data == 0 else None
     if isinstance(data, dict):
@@ -74,21 +80,21 @@ def _finite(data: Any) -> Any:
 
 
 def _labels(folders: Sequence[Folder]) -> list[str]:
-    """Name runs by their methods, and where these are the same, by their folders too."""
+    """Return a label for each run: its method, and where runs have the same method, also the name of its folder."""
     methods = [str(folder.summary["method"]) for folder in folders]
-    often = Counter(methods)
+    counts = Counter(methods)
     return [
-        method if often[method] == 1 else f"{method}, {folder.path.resolve().name}"
+        method if counts[method] == 1 else f"{method}, {folder.path.resolve().name}"
         for method, folder in zip(methods, folders, strict=True)
     ]
 
 
 NOT_THE_DATA = {"data_dir", "cache_dir", "scenario"}
-"""Settings of `data` that say where something lies, or where the others come from."""
+"""Settings of `data` that are paths, or that only name where other settings come from."""
 
 
 def check_same_data(folders: Sequence[Folder]) -> None:
-    """Refuse runs whose numbers cannot be compared; other seeds are other draws of the same federation."""
+    """Raise InputError for runs over different data; runs with other seeds are other draws of the same federation."""
     first = folders[0]
     for other in folders[1:]:
         one, two = (folder.config.data.model_dump(exclude=NOT_THE_DATA) for folder in (first, other))
@@ -100,12 +106,12 @@ def check_same_data(folders: Sequence[Folder]) -> None:
                 "only runs over the same data can be compared"
             )
         same_draw = first.config.seed == other.config.seed and first.clients and other.clients
-        if same_draw and _who(first) != _who(other):
+        if same_draw and _clients_and_concepts(first) != _clients_and_concepts(other):
             raise InputError(
                 f"run = {str(other.path)!r}: has other clients than {str(first.path)!r}; "
                 "only runs over the same data can be compared"
             )
 
 
-def _who(folder: Folder) -> list[tuple[str, str]]:
+def _clients_and_concepts(folder: Folder) -> list[tuple[str, str]]:
     return [(row["client"], row["true_concept"]) for row in folder.clients]
