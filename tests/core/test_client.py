@@ -1,4 +1,4 @@
-"""A client's round, alone and in a group: who is trained, what is sent, how a late client catches up (spec §3-§5)."""
+"""A client's round, alone and in a group: who is trained, what is sent, how a late client catches up."""
 
 from dataclasses import fields, replace
 

@@ -1,4 +1,4 @@
-"""How weights follow splits and removals (spec §4, steps 4 and 5)."""
+"""How weights follow splits and removals."""
 
 from functools import reduce
 

@@ -1,4 +1,4 @@
-"""Measurement on hand-computed numbers (spec §8)."""
+"""Measurement on hand-computed numbers."""
 
 import math
 from dataclasses import replace

@@ -1,4 +1,4 @@
-"""The loop: equivalences between methods, planted clusters, same seed same result (spec §3, §5)."""
+"""The loop: equivalences between methods, planted clusters, same seed same result."""
 
 from dataclasses import replace
 

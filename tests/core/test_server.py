@@ -1,4 +1,4 @@
-"""The server's part of a round on hand-computed numbers (spec §2 and §4)."""
+"""The server's part of a round on hand-computed numbers."""
 
 from dataclasses import replace
 from functools import partial

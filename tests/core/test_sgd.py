@@ -1,4 +1,4 @@
-"""Local training against PyTorch's own optimiser and against one head at a time (spec §3, eqs. (6) and (7))."""
+"""Local training against PyTorch's own optimiser and against one head at a time: equations (6) and (7)."""
 
 import pytest
 import torch

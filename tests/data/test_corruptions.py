@@ -1,4 +1,4 @@
-"""Feature shift: every corruption on every kind of image, against numbers by hand or by other code (spec §7)."""
+"""Feature shift: every corruption on every kind of image, against numbers by hand or by other code."""
 
 from io import BytesIO
 from itertools import pairwise

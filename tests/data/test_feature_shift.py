@@ -1,4 +1,4 @@
-"""Feature shift: one corruption for each client, recorded; Test stays clean; whoever computes it (spec §7)."""
+"""Feature shift: one corruption for each client, recorded; Test stays clean, however many processes compute it."""
 
 from collections import Counter
 

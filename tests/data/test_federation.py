@@ -1,4 +1,4 @@
-"""From samples to a federation: everything seeded, the truth recorded, nothing shared (spec §7 and §8)."""
+"""From samples to a federation: everything seeded, the truth recorded, nothing shared."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""Who holds what: every sample once, class mixes as the readings say (spec §7)."""
+"""Who holds what: every sample once, class mixes as the readings say."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""Concepts are bijections; noise has the rate that was asked for (spec §7)."""
+"""Concepts are bijections; noise has the rate that was asked for."""
 
 import numpy as np
 import pytest

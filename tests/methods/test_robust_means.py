@@ -140,9 +140,9 @@ def test_a_fifth_of_the_clients_cannot_move_them_away_from_what_honest_ones_sent
     lies = lies[: len(honest) // 4]  # a fifth of all at most
     order = data.draw(st.permutations([*honest, *lies]))
     found = combined(average, [float(value) for value in order], [1.0] * len(order))
-    # Clipping lets each liar move the mean by one median length, which is at most 1.
-    assert min(honest) - 1e-4 - 0.25 * isinstance(average, Clip) <= found
-    assert found <= max(honest) + 1e-4 + 0.25 * isinstance(average, Clip)
+    # A clipped lie is at most 1 long, so at most 2 away from what honest clients sent, and a fifth of the mean.
+    room = 1e-4 + 0.4 * isinstance(average, Clip)
+    assert min(honest) - room <= found <= max(honest) + room
 
 
 def test_one_client_can_move_the_mean_anywhere():

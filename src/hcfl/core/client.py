@@ -135,7 +135,9 @@ def momentum(network: Network, broadcast: Broadcast, start: Copies, known: Seque
             return zero.of(row)
         one_each = state.velocity.clusters == len(state.clusters)
         columns = origins(state.clusters, missed_by(state, broadcast)) if one_each else [0]
-        return state.velocity.select(columns if len(columns) == zero.models else [0])
+        columns = columns if len(columns) == zero.models else [0]
+        unchanged = columns == list(range(state.velocity.clusters))  # nearly always so, and then nothing is copied
+        return state.velocity if unchanged else state.velocity.select(columns)
 
     return Copies.stack([of_today(row, state) for row, state in enumerate(known)])
 
