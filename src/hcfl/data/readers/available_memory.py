@@ -6,6 +6,11 @@ import psutil
 
 from hcfl.errors import InputError
 
+try:
+    import resource
+except ImportError:  # Windows has no such limits
+    resource = None  # type: ignore[assignment]
+
 CONTAINERS = (
     ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory.current", "/sys/fs/cgroup/memory.stat"),
     (
@@ -20,10 +25,18 @@ psutil knows only the machine."""
 
 
 def free_memory() -> int:
-    """Return the bytes that this process can still take: of the machine, or of its container where that has fewer."""
-    containers = (_of_container(*map(Path, files)) for files in CONTAINERS)
+    """Return the bytes that this process can still take: of the machine, its container or its own limit, the fewest."""
+    limits = [_of_process(), *(_of_container(*map(Path, files)) for files in CONTAINERS)]
     machine = int(psutil.virtual_memory().available)
-    return min([machine, *(free for free in containers if free is not None)])
+    return min([machine, *(free for free in limits if free is not None)])
+
+
+def _of_process() -> int | None:
+    """Return the bytes of addresses below the limit that `ulimit -v` sets; None where there is no limit."""
+    if resource is None:
+        return None
+    most, _ = resource.getrlimit(resource.RLIMIT_AS)
+    return None if most == resource.RLIM_INFINITY else max(1, most - int(psutil.Process().memory_info().vms))
 
 
 def _of_container(limit: Path, used: Path, details: Path) -> int | None:
