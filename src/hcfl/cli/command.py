@@ -223,7 +223,7 @@ COMMANDS = {
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the command line; return the exit code: 0 done, 2 bad input, 74 not saved, 130 and 143 interrupted."""
+    """Run the command line; return the exit code: 0 done, 2 bad input, 74 not saved, 128 + its number for a signal."""
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, TextIOWrapper):  # a terminal without Unicode shows question marks, not a traceback
             stream.reconfigure(errors="replace")
