@@ -190,6 +190,17 @@ def test_the_limit_of_the_process_counts(monkeypatch):
     assert available_memory._of_process() is None
 
 
+def test_the_limit_of_a_group_around_the_process_counts(tmp_path, monkeypatch):
+    (tmp_path / "own").write_text("1:name=x:/old\n0::/user.slice/run.scope\n")
+    (tmp_path / "user.slice" / "run.scope").mkdir(parents=True)
+    for folder, limit in (("user.slice", "3000"), ("user.slice/run.scope", "max")):
+        for name, content in (("max", limit), ("current", "1000"), ("stat", "inactive_file 100\n")):
+            (tmp_path / folder / f"memory.{name}").write_text(content)
+    monkeypatch.setattr(available_memory, "OWN_GROUP", str(tmp_path / "own"))
+    monkeypatch.setattr(available_memory, "GROUPS", str(tmp_path))
+    assert available_memory.free_memory() == 2100
+
+
 def no_memory_of_numpy():
     np.ones(2**50, np.uint8)
 
