@@ -166,3 +166,14 @@ def test_many_runs_end_after_their_rounds_and_the_same_command_goes_on(tmp_path)
     for run, number in saved.items():
         assert 1 <= number < 400
         assert len(run_folder.rows(run, "metrics.jsonl")) == number
+
+
+@pytest.mark.skipif(not hasattr(signal, "SIGHUP"), reason="this system has no SIGHUP")
+def test_a_terminal_that_closes_lets_the_run_be_saved(tmp_path):
+    run, said = tmp_path / "run", tmp_path / "said"
+    process = begin("run", "hcfl+(fedrc)", *FLAGS, "--checkpoint-every", "100", "--out", str(run), said=said)
+    wait_for_round(run, 2)
+    os.kill(process.pid, signal.SIGHUP)
+    process.join()
+    assert process.exitcode == 128 + signal.SIGHUP
+    assert checkpoint.rounds(run / "checkpoint") == [len(run_folder.rows(run, "metrics.jsonl"))]

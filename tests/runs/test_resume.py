@@ -349,3 +349,22 @@ def test_metrics_of_a_run_are_json_as_they_were(interrupted, whole):
     first = (run / "metrics.jsonl").read_text().splitlines()[:3]
     assert first == (whole / "metrics.jsonl").read_text().splitlines()[:3], "also the seconds they took"
     assert json.loads(first[2])["round"] == 3
+
+
+def test_an_emptied_log_of_events_is_noticed(interrupted, whole):
+    run, notes = interrupted(6), []
+    (run / "events.jsonl").write_text("")
+    resume(run, on_note=notes.append)
+    assert any("events.jsonl: is damaged before round 6, that of the last checkpoint" in note for note in notes)
+    assert any("the run goes on from round 1" in note for note in notes), "the first change is of round 2"
+    assert not any("is complete" in note for note in notes)
+    assert_same_end(run, whole)
+
+
+def test_a_log_of_events_that_lost_some_lines_is_noticed(interrupted, whole):
+    run, notes = interrupted(6), []
+    lines = (run / "events.jsonl").read_text().splitlines(keepends=True)
+    (run / "events.jsonl").write_text("".join(lines[:-1]))
+    resume(run, on_note=notes.append)
+    assert any("the run goes on from round 4" in note for note in notes), "the last change is of round 5"
+    assert_same_end(run, whole)

@@ -20,6 +20,9 @@ from hcfl.errors import InputError, SavingError
 DISK_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 """Error numbers of a full disk, an exhausted quota, and a file over the limit."""
 
+NO_MEMORY = ("can't allocate memory", "not enough memory", "out of memory", "excessive memory usage")
+"""How torch, CUDA, and joblib on a killed process say that memory ran out, where they do not raise MemoryError."""
+
 TRACK_HELP = "let tensorboard, mlflow or wandb follow the run; may be repeated"
 
 
@@ -220,12 +223,37 @@ COMMANDS = {
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the command line; return the exit code: 0 done, 2 bad input, 74 not saved, 130 and 143 interrupted."""
+    """Run the command line; return the exit code: 0 done, 2 bad input, 74 not saved, 128 + its number for a signal."""
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, TextIOWrapper):  # a terminal without Unicode shows question marks, not a traceback
             stream.reconfigure(errors="replace")
     arguments = build_parser().parse_args(argv)
     console = Console(markup=False)
+    try:
+        return _do(arguments, console)
+    except (MemoryError, RuntimeError, OSError) as error:
+        if not _is_out_of_memory(error):
+            raise
+        print(f"hcfl: {_memory_sentence(error)}", file=sys.stderr)
+        return 2
+
+
+def _is_out_of_memory(error: BaseException) -> bool:
+    """Whether an error says that memory could not be had."""
+    if isinstance(error, MemoryError) or (isinstance(error, OSError) and error.errno == errno.ENOMEM):
+        return True
+    return any(words in str(error).lower() for words in NO_MEMORY)
+
+
+def _memory_sentence(error: BaseException) -> str:
+    """Return one sentence on an allocation that failed, with what the library says about it."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    reason = f" ({lines[0].rstrip('.')})" if lines else ""
+    return f"the memory is not enough{reason}; take less data, fewer clients at a time or a smaller model"
+
+
+def _do(arguments: argparse.Namespace, console: Console) -> int:
+    """Run a command; return its exit code."""
     try:
         COMMANDS[arguments.command](arguments, console)
     except InputError as error:

@@ -6,6 +6,7 @@ from typing import Any
 import yaml
 
 from hcfl.errors import InputError
+from hcfl.regular_files import check_regular
 
 MAX_BYTES = 1 << 20
 """The largest file of settings; the largest experiment takes a hundredth of it."""
@@ -19,6 +20,7 @@ MALFORMED = (yaml.YAMLError, ValueError, RecursionError, AttributeError, TypeErr
 
 def read_yaml(path: Path, role: str = "config") -> dict[str, Any]:
     """Read a file of sections as nested values, not yet validated; `role` names the file in error messages."""
+    check_regular(path, f"{role} {path}")
     try:
         with path.open("rb") as file:
             content = file.read(MAX_BYTES + 1)

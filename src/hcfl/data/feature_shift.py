@@ -13,7 +13,7 @@ from hcfl import rng
 from hcfl.data import corruptions
 from hcfl.data.corruptions.table import SMALLEST
 from hcfl.data.readers import cache
-from hcfl.data.readers.parallel import each
+from hcfl.data.readers.parallel import each, processes
 from hcfl.errors import InputError
 
 ORIGINAL = "original"
@@ -83,7 +83,7 @@ def apply(
         tasks = [(x[part], one, seed, client) for client, (part, one) in enumerate(zip(parts, drawn, strict=True))]
         number = sum(len(part) for part in parts)
         result = np.array(x)
-        for part, images in zip(parts, each(_corrupt, tasks, number, workers), strict=True):
+        for part, images in zip(parts, each(_corrupt, tasks, processes(number, workers)), strict=True):
             result[part] = images
         return cache.Entry({"x": result}, {})
 

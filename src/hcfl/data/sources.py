@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from hcfl.config import DataConfig
 from hcfl.data import locate
 from hcfl.data.readers import cache, idx, image_folder, npz, parquet
+from hcfl.data.readers.available_memory import check_memory
 from hcfl.errors import InputError
 
 Kind = Literal["image", "series", "vector"]
@@ -190,6 +191,7 @@ def _inputs(name: str, x: NDArray[Any], kind: Kind) -> NDArray[Any]:
     if not (np.issubdtype(x.dtype, np.number) or x.dtype == np.bool_) or np.iscomplexobj(x):
         raise InputError(f"{name}: x has type {x.dtype}, but numbers are needed")
     if x.dtype != np.uint8:
+        check_memory(name, x.size * np.dtype(np.float32).itemsize)  # the copy
         with np.errstate(over="ignore"):
             x = x.astype(np.float32)
         bad = ~np.isfinite(x).reshape(len(x), -1).all(axis=1)

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from torch.hub import load_state_dict_from_url
 
 from hcfl.errors import InputError
+from hcfl.regular_files import check_regular
 
 Tensors = Mapping[str, Tensor]
 """A state dict."""
@@ -64,10 +65,13 @@ def load(extractor: nn.Module, channels: int, published: Published, source: str)
 
 def _file(source: str) -> Tensors:
     path = Path(source)
+    check_regular(path, f"model.pretrained = {source}")
     try:
         return _read(path, path.stat().st_mtime_ns)
     except OSError as error:
         raise InputError(f"model.pretrained = {source}: cannot be read ({error.strerror or error})") from None
+    except MemoryError:
+        raise
     except Exception as error:  # a damaged file can raise nearly anything
         raise InputError(
             f"model.pretrained = {source}: is neither imagenet nor a file of tensors only, .safetensors or .pth"

@@ -19,6 +19,7 @@ from hcfl.report.many_runs import (
     progress_lines,
     run_and_tell,
 )
+from hcfl.runs import atomic_file
 from hcfl.runs import folder as run_folder
 from hcfl.runs.progress import percent
 from hcfl.studies import comparison
@@ -56,9 +57,9 @@ def show(
     found = Comparison(tuple(cells))
     table = result_table(head, found.lines)
     print_table(table, console)
-    (out / f"{name}.txt").write_text(as_text(table), encoding="utf-8")
-    (out / f"{name}.csv").write_text(comparison.csv_text(found.lines), encoding="utf-8")
-    (out / f"{name}.tex").write_text(comparison.latex_text(found.lines, head), encoding="utf-8")
+    atomic_file.write_text(out / f"{name}.txt", as_text(table))
+    atomic_file.write_text(out / f"{name}.csv", comparison.csv_text(found.lines))
+    atomic_file.write_text(out / f"{name}.tex", comparison.latex_text(found.lines, head))
     print_line(f"Table: {out / name}.txt, .csv and .tex", console)
     print_line(f"Picture: {_picture(found, out / f'{name}.png')}", console)
     print_line(_page(tasks, out / f"{name}.html"), console)

@@ -15,6 +15,7 @@ from matplotlib.ticker import MaxNLocator
 
 from hcfl.data import Federation
 from hcfl.errors import InputError
+from hcfl.runs.atomic_file import replacing
 from hcfl.runs.run import Run
 
 CONCEPT_COLOURS = ("#4477aa", "#ee6677", "#228833", "#ccbb44", "#66ccee", "#aa3377", "#bbbbbb")
@@ -37,7 +38,8 @@ def save(figure: Figure, path: Path) -> Path:
     try:
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", message="Glyph .* missing from")  # names in other scripts
-            figure.savefig(path, dpi=120, bbox_inches="tight")
+            with replacing(path) as unfinished:
+                figure.savefig(unfinished, format=path.suffix[1:].lower(), dpi=120, bbox_inches="tight")
     except OSError as error:
         raise InputError(f"picture = {str(path)!r}: cannot be written ({error.strerror})") from None
     return path

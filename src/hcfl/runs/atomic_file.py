@@ -15,9 +15,14 @@ UNFINISHED = ".unfinished"
 
 @contextmanager
 def replacing(path: Path) -> Iterator[Path]:
-    """Give the path of a temporary file, which replaces `path` when the block ends without an error."""
+    """Give the path of a temporary file, which replaces `path` when the block ends without an error.
+
+    Where `path` is a link, the link is replaced and what it leads to stays. A file or link that already has the
+    temporary name is removed.
+    """
     path.parent.mkdir(parents=True, exist_ok=True)
     unfinished = path.with_name(path.name + UNFINISHED)
+    unfinished.unlink(missing_ok=True)
     try:
         yield unfinished
         flush(unfinished)

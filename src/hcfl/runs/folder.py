@@ -3,6 +3,7 @@
 import csv
 import io
 import json
+import os
 import shutil
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -16,6 +17,7 @@ from hcfl.core.state import RunState
 from hcfl.data import Federation
 from hcfl.errors import InputError, SavingError
 from hcfl.runs import atomic_file, checkpoint
+from hcfl.runs.csv_cells import safe
 from hcfl.runs.json_files import read_lines
 from hcfl.runs.tables import class_rows, client_rows, missing_rows, split_row, summarise
 
@@ -43,11 +45,11 @@ LOGS = (METRICS, EVENTS, SPLITS)
 def create(path: Path, config: Config) -> Path:
     """Create a run folder; a folder that already holds a run is refused."""
     try:
-        if any((path / name).exists() for name in (CONFIG, *LOGS, CLIENTS, CLASSES, SUMMARY, CHECKPOINT)):
+        if any(os.path.lexists(path / name) for name in (CONFIG, *LOGS, CLIENTS, CLASSES, SUMMARY, CHECKPOINT)):
             raise InputError(f"out = {str(path)!r}: already holds a run; choose another folder or remove it")
         atomic_file.write_text(path / CONFIG, config.to_yaml())
         for name in LOGS:
-            (path / name).write_text("", encoding="utf-8")
+            atomic_file.write_text(path / name, "")
     except OSError as error:
         raise InputError(f"out = {str(path)!r}: cannot be written ({error.strerror})") from None
     return path
@@ -168,7 +170,7 @@ def finish(
     tables = {CLIENTS: client_rows(federation, state), CLASSES: class_rows(federation)}
     for name, table in tables.items():
         text = io.StringIO(newline="")
-        csv.writer(text).writerows(table)
+        csv.writer(text).writerows([safe(cell) for cell in row] for row in table)
         atomic_file.write_text(path / name, text.getvalue())
     save(path, config, federation, state)
     summary = summarise(method, config, None if federation.truth is None else federation.truth.concepts, metrics)

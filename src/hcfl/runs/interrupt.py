@@ -1,14 +1,14 @@
-"""SIGINT and SIGTERM on the command line: the first ends a run after its round, the second ends it at once.
+"""SIGINT, SIGTERM and SIGHUP on the command line: the first ends a run after its round, the second ends it at once.
 
-Signals are handled like this only by the command line, and only while it waits for runs. In Python, Ctrl-C is a
-KeyboardInterrupt in the middle of a round.
+SIGHUP comes when a terminal closes. Signals are handled like this only by the command line, and only while it waits for
+runs. In Python, Ctrl-C is a KeyboardInterrupt in the middle of a round.
 """
 
 import os
 import signal
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import FrameType
 from typing import NoReturn
@@ -17,7 +17,8 @@ from hcfl.runs import folder as run_folder
 from hcfl.runs.loop import ShouldStop
 from hcfl.runs.save import resume_command
 
-SIGNALS = (signal.SIGINT, signal.SIGTERM)
+SIGNALS = tuple(signal.Signals[name] for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name))
+"""Windows has no SIGHUP."""
 
 FIRST_SIGNAL_NOTE = b"hcfl: finishing the round, then ending; once more ends it at once\n"
 
@@ -77,7 +78,7 @@ def _handled(path: Path | None, tolerated: int, exits: bool) -> Iterator[list[in
     def handle(number: int, frame: FrameType | None) -> None:
         received.append(number)
         if len(received) == 1:
-            os.write(2, FIRST_SIGNAL_NOTE)  # a signal handler must not print
+            _tell(2, FIRST_SIGNAL_NOTE)
         else:
             for each in previous:
                 signal.signal(each, signal.SIG_DFL)
@@ -97,9 +98,15 @@ def _handled(path: Path | None, tolerated: int, exits: bool) -> Iterator[list[in
             signal.signal(each, handler)
 
 
+def _tell(stream: int, text: bytes) -> None:
+    """Write to a stream, as a signal handler may, which must not print; a terminal that was closed takes nothing."""
+    with suppress(OSError):
+        os.write(stream, text)
+
+
 def _exit(interrupted: Interrupted) -> NoReturn:
     """End this process at once; the files on disk are complete at any moment."""
     if os.isatty(1):
-        os.write(1, b"\x1b[?25h\n")  # show the cursor, which progress bars hide
-    os.write(2, f"hcfl: {interrupted.at_once}\n".encode())
+        _tell(1, b"\x1b[?25h\n")  # show the cursor, which progress bars hide
+    _tell(2, f"hcfl: {interrupted.at_once}\n".encode())
     os._exit(interrupted.exit_code)

@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from hcfl.errors import InputError
+from hcfl.regular_files import check_regular
 
 
 def read_object(path: Path) -> dict[str, Any]:
@@ -20,6 +21,7 @@ def read_lines(path: Path) -> list[dict[str, Any]]:
 
 
 def _text(path: Path) -> str:
+    check_regular(path)
     try:
         return path.read_text(encoding="utf-8")
     except OSError as error:

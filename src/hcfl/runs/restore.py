@@ -1,6 +1,7 @@
 """Opens the folder of an interrupted run, to resume it from its newest intact checkpoint."""
 
 import json
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -12,10 +13,11 @@ from filelock import FileLock, Timeout
 
 from hcfl.config import Config
 from hcfl.core.record import Row
-from hcfl.core.state import RunState
+from hcfl.core.state import RunState, ServerState
 from hcfl.errors import InputError
 from hcfl.runs import atomic_file, checkpoint
-from hcfl.runs.folder import CHECKPOINT, CONFIG, LOCK, LOGS, METRICS
+from hcfl.runs.folder import CHECKPOINT, CONFIG, EVENTS, LOCK, LOGS, METRICS
+from hcfl.runs.links import check_folder
 from hcfl.runs.save import saving
 from hcfl.runs.state_file import DamagedError
 
@@ -43,6 +45,7 @@ def held(path: Path) -> Iterator[None]:
         (path / CONFIG).open("rb").close()
     except OSError as error:
         raise InputError(f"run = {str(path)!r}: has no {CONFIG} that can be read ({error.strerror})") from None
+    check_folder(path)
     lock = FileLock(path / LOCK, timeout=0)
     with saving(path):
         try:
@@ -62,6 +65,7 @@ def reopen(path: Path) -> Reopened:
 
     Damaged checkpoints are skipped, with a note. A checkpoint of another version or configuration is refused.
     """
+    check_folder(path)
     config = Config.load(path / CONFIG)
     logs = {name: _Log.read(path / name) for name in LOGS}
     state, notes = None, []
@@ -69,7 +73,7 @@ def reopen(path: Path) -> Reopened:
         try:
             found = checkpoint.read(file)
             _check_config(config, Config.from_yaml(found.config), path)
-            _check_logs(logs, found.state.server.round, path)
+            _check_logs(logs, found.state.server, path)
         except DamagedError as error:
             notes.append(str(error))
             continue
@@ -115,11 +119,18 @@ class _Log:
         return _Log(found, inf)
 
 
-def _check_logs(logs: dict[str, _Log], round_: int, path: Path) -> None:
-    """Skip a checkpoint if the logs lack one of its rounds."""
+def _check_logs(logs: dict[str, _Log], server: ServerState, path: Path) -> None:
+    """Skip a checkpoint if the logs lack one of its rounds, or one of the changes of clusters that it knows."""
+    round_ = server.round
+    changes = Counter((type(change).__name__.lower(), change.round) for change in server.changes)
+    events = Counter((str(row.get("event")), row["round"]) for row, _ in logs[EVENTS].lines)
     for name, log in logs.items():
         logged = [row["round"] for row, _ in log.lines if row["round"] <= round_]
-        if log.last < round_ or (name == METRICS and logged != list(range(1, round_ + 1))):
+        if (
+            log.last < round_
+            or (name == METRICS and logged != list(range(1, round_ + 1)))
+            or (name == EVENTS and not changes <= events)
+        ):
             raise DamagedError(f"{path / name}: is damaged before round {round_}, that of the last checkpoint")
 
 

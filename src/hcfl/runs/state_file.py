@@ -14,6 +14,7 @@ from safetensors.torch import load_file, save_file
 
 from hcfl.core import serialization
 from hcfl.errors import InputError
+from hcfl.regular_files import check_regular
 from hcfl.runs import checksum
 from hcfl.runs.atomic_file import replacing
 
@@ -46,6 +47,7 @@ def write(path: Path, value: object, version: int) -> None:
 
 def read(kind: type[T], path: Path, version: int, what: str) -> T:
     """Read a dataclass of type `kind` that `write` wrote; `what` names the file in error messages."""
+    check_regular(path, what)
     try:
         intact = checksum.matches(path)
         if intact is False:

@@ -12,6 +12,7 @@ from hcfl.core.record import Row
 from hcfl.errors import InputError
 from hcfl.privacy.rules import settled
 from hcfl.runs import folder as run_folder
+from hcfl.runs.csv_cells import safe
 from hcfl.runs.prepare import method_of
 from hcfl.studies.jobs import Task
 from hcfl.studies.seeds import OnDone, Statistic, as_texts, run_missing, statistic, tasks_of
@@ -139,7 +140,7 @@ def frame_of(lines: Sequence[Line]) -> "DataFrame":
 
 def csv_text(lines: Sequence[Line]) -> str:
     """Return the unrounded table as CSV."""
-    return frame_of(lines).to_csv(lineterminator="\n")
+    return frame_of(lines).reset_index().map(safe).to_csv(index=False, lineterminator="\n")
 
 
 def latex_text(lines: Sequence[Line], head: str) -> str:

@@ -6,6 +6,8 @@ from pathlib import Path
 from typing import Any
 
 from hcfl.config import Config, assign
+from hcfl.runs import atomic_file
+from hcfl.runs.csv_cells import safe
 from hcfl.studies import paper_tables
 from hcfl.studies.jobs import Task
 from hcfl.studies.paper_tables import Column, Row, Scale, Table
@@ -118,7 +120,8 @@ def write_csv(path: Path, found: Sequence[Number]) -> None:
     """Write the table as CSV, a line for each number; a number that is not known is empty."""
     from pandas import DataFrame  # takes half a second to import
 
-    DataFrame([asdict(number) for number in found]).to_csv(path, index=False)
+    table = DataFrame([asdict(number) for number in found]).map(safe)
+    atomic_file.write_text(path, table.to_csv(index=False, lineterminator="\n"))
 
 
 def cuts(table: Table, scale: Scale, config: Config) -> str:

@@ -6,6 +6,11 @@ import psutil
 
 from hcfl.errors import InputError
 
+try:
+    import resource
+except ImportError:  # Windows has no such limits
+    resource = None  # type: ignore[assignment]
+
 CONTAINERS = (
     ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory.current", "/sys/fs/cgroup/memory.stat"),
     (
@@ -18,12 +23,36 @@ CONTAINERS = (
 
 psutil knows only the machine."""
 
+OWN_GROUP, GROUPS = "/proc/self/cgroup", "/sys/fs/cgroup"
+"""Where Linux names the group of this process (version 2), and the folder of all groups."""
+
 
 def free_memory() -> int:
-    """Return the bytes that this process can still take: of the machine, or of its container where that has fewer."""
-    containers = (_of_container(*map(Path, files)) for files in CONTAINERS)
+    """Return the bytes that this process can still take: of the machine, its container or its own limit, the fewest."""
+    files = [*(tuple(map(Path, names)) for names in CONTAINERS), *_of_own_groups()]
+    limits = [_of_process(), *(_of_container(*group) for group in files)]
     machine = int(psutil.virtual_memory().available)
-    return min([machine, *(free for free in containers if free is not None)])
+    return min([machine, *(free for free in limits if free is not None)])
+
+
+def _of_process() -> int | None:
+    """Return the bytes of addresses below the limit that `ulimit -v` sets; None where there is no limit."""
+    if resource is None:
+        return None
+    most, _ = resource.getrlimit(resource.RLIMIT_AS)
+    return None if most == resource.RLIM_INFINITY else max(1, most - int(psutil.Process().memory_info().vms))
+
+
+def _of_own_groups() -> list[tuple[Path, Path, Path]]:
+    """Return the files of this process's group and of those around it, as systemd has them outside of containers."""
+    try:
+        lines = Path(OWN_GROUP).read_text(encoding="utf-8").splitlines()
+    except (OSError, ValueError):
+        return []
+    name = next((line.removeprefix("0::/") for line in lines if line.startswith("0::/")), "")
+    parts = [part for part in name.split("/") if part]
+    folders = [Path(GROUPS, *parts[:depth]) for depth in range(1, len(parts) + 1)]
+    return [(path / "memory.max", path / "memory.current", path / "memory.stat") for path in folders]
 
 
 def _of_container(limit: Path, used: Path, details: Path) -> int | None:

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from hcfl.data.readers.available_memory import check_memory
 from hcfl.data.readers.cache import Entry
 from hcfl.errors import InputError
+from hcfl.regular_files import check_regular
 
 FILES = ("train-images-idx3-ubyte", "train-labels-idx1-ubyte", "t10k-images-idx3-ubyte", "t10k-labels-idx1-ubyte")
 
@@ -22,7 +23,10 @@ FASHION = (
 
 def files(folder: Path) -> list[Path]:
     """Return the four files, compressed or not; an empty list where some are missing."""
-    found = [path for name in FILES for path in (folder / f"{name}.gz", folder / name) if path.is_file()]
+    candidates = [path for name in FILES for path in (folder / f"{name}.gz", folder / name)]
+    for path in candidates:
+        check_regular(path)
+    found = [path for path in candidates if path.is_file()]
     return found if len(found) == len(FILES) else []
 
 

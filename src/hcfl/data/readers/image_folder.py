@@ -9,9 +9,10 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from hcfl.data.readers.cache import Entry
-from hcfl.data.readers.images import CHUNK, FORMATS, Chunk, decode_chunk, join
-from hcfl.data.readers.parallel import each
+from hcfl.data.readers.images import CHUNK, FORMATS, Chunk, check_all, decode_chunk, join
+from hcfl.data.readers.parallel import each, processes
 from hcfl.errors import InputError
+from hcfl.regular_files import check_regular
 
 TRAIN, TEST = ("train", "training"), ("test", "testing", "val", "valid", "validation")
 
@@ -56,18 +57,21 @@ def listing(folder: Path) -> Listing:
 
 def read(found: Listing, resize: int | None, workers: int | None = None) -> Entry:
     """Decode the images of a folder."""
-    tasks = [(found.files[at : at + CHUNK], resize) for at in range(0, len(found.files), CHUNK)]
+    total = len(found.files)
+    check_all(str(found.files[0]), found.files[0], total, resize)
+    side_by_side = processes(total, workers)
+    tasks = [(found.files[at : at + CHUNK], resize, side_by_side) for at in range(0, total, CHUNK)]
     arrays: dict[str, NDArray[Any]] = {
-        "x": join(each(_chunk, tasks, len(found.files), workers), len(found.files)),
+        "x": join(each(_chunk, tasks, side_by_side), total),
         "y": np.array(found.labels, dtype=np.int64),
     }
     if found.test:
-        arrays["test"] = np.arange(len(found.files)) >= len(found.files) - found.test
+        arrays["test"] = np.arange(total) >= total - found.test
     return Entry(arrays, {"classes": found.classes})
 
 
-def _chunk(files: list[Path], resize: int | None) -> Chunk:
-    return decode_chunk(((str(path), path) for path in files), resize)
+def _chunk(files: list[Path], resize: int | None, side_by_side: int) -> Chunk:
+    return decode_chunk([(str(path), path) for path in files], resize, side_by_side)
 
 
 def _folders(folder: Path) -> list[Path]:
@@ -76,4 +80,7 @@ def _folders(folder: Path) -> list[Path]:
 
 def _is_image(path: Path) -> bool:
     Image.init()
-    return not path.name.startswith(".") and Image.EXTENSION.get(path.suffix.lower()) in FORMATS and path.is_file()
+    if path.name.startswith(".") or Image.EXTENSION.get(path.suffix.lower()) not in FORMATS:
+        return False
+    check_regular(path)
+    return path.is_file()

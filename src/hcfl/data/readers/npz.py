@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from hcfl.data.readers.available_memory import check_memory
 from hcfl.errors import InputError
+from hcfl.regular_files import check_regular
 
 HEADERS = {(1, 0): npy.read_array_header_1_0, (2, 0): npy.read_array_header_2_0}
 """Readers of an array's header by version; version 3 is for tables with non-Latin column names."""
@@ -20,6 +21,7 @@ SUFFIX = ".npy"
 def read(path: Path, name: str = "data.source") -> dict[str, NDArray[Any]]:
     """Read all arrays of a file. `name` is the setting that named it."""
     where = f"{name} = {str(path)!r}"
+    check_regular(path, where)
     try:
         with path.open("rb") as file, ZipFile(file) as archive:
             members = archive.infolist()
@@ -27,7 +29,7 @@ def read(path: Path, name: str = "data.source") -> dict[str, NDArray[Any]]:
             return {member.filename.removesuffix(SUFFIX): _array(archive, member) for member in members}
     except FileNotFoundError:
         raise InputError(f"{where}: there is no such file") from None
-    except InputError:
+    except (InputError, MemoryError):
         raise
     except Exception as error:  # a damaged archive can raise nearly anything; none of it is the program's fault
         reason = (f"{type(error).__name__}: {error}".splitlines() or [""])[0]

@@ -2,6 +2,7 @@
 
 import json
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -11,9 +12,10 @@ from numpy.typing import NDArray
 
 from hcfl.data.readers.available_memory import check_memory
 from hcfl.data.readers.cache import Entry
-from hcfl.data.readers.images import Chunk, decode_chunk, join
-from hcfl.data.readers.parallel import each
+from hcfl.data.readers.images import OVERHEAD, Chunk, decode_chunk, join
+from hcfl.data.readers.parallel import each, processes
 from hcfl.errors import InputError
+from hcfl.regular_files import check_regular
 
 SPLIT = re.compile(r"(?<![a-z])(train|test|valid|val|dev)(?:ing|ation)?(?![a-z])")
 LABELS = ("label", "labels", "fine_label")
@@ -35,7 +37,10 @@ class Part:
 
 def files(folder: Path) -> list[Path]:
     """Return the parquet files in a folder and its sub-folders."""
-    return sorted(path for path in folder.rglob("*.parquet") if path.is_file())
+    found = sorted(folder.rglob("*.parquet"))
+    for path in found:
+        check_regular(path)
+    return [path for path in found if path.is_file()]
 
 
 def read(folder: Path, paths: list[Path], resize: int | None, workers: int | None = None) -> Entry:
@@ -50,11 +55,11 @@ def read(folder: Path, paths: list[Path], resize: int | None, workers: int | Non
         raise InputError(f"{folder}: its parquet files hold no training samples")
     total = sum(part.rows for part in parts)
     check_memory(str(folder), total * np.dtype(np.int64).itemsize)
-    labels = list[NDArray[np.int64]]()
+    labels, side_by_side = list[NDArray[np.int64]](), processes(total, workers)
 
     def chunks() -> Any:
-        tasks = [(part, group, resize) for part in parts for group in range(part.groups)]
-        for chunk, chunk_labels in each(_row_group, tasks, total, workers):
+        tasks = [(part, group, resize, side_by_side) for part in parts for group in range(part.groups)]
+        for chunk, chunk_labels in each(_row_group, tasks, side_by_side):
             labels.append(chunk_labels)
             if chunk is not None:
                 yield chunk
@@ -105,35 +110,56 @@ def _part(path: Path, test: bool) -> Part:
 
 
 def _has_bytes(kind: Any) -> bool:
-    return any(kind.field(i).name == "bytes" for i in range(kind.num_fields))
+    fields = [kind.field(i) for i in range(kind.num_fields)]
+    return any(field.name == "bytes" and str(field.type) in ("binary", "large_binary") for field in fields)
 
 
-def _open(path: Path) -> Any:
+def _open(path: Path, dictionaries: Sequence[str] = ()) -> Any:
+    """Open a file; columns named in `dictionaries` are read as their different values and an index for each row.
+
+    So a value that a file holds once, for a million rows, is once in memory, too.
+    """
     try:
         from pyarrow.parquet import ParquetFile
     except ImportError:
         raise InputError(f"{path}: reading parquet files needs pyarrow; pip install 'hcfl[images]'") from None
     try:
-        return ParquetFile(path)
+        return ParquetFile(path, read_dictionary=list(dictionaries))
+    except MemoryError:
+        raise
     except Exception as error:  # a damaged file can raise nearly anything
         raise InputError(f"{path}: cannot be read as parquet ({_reason(error)})") from None
 
 
-def _row_group(part: Part, group: int, resize: int | None) -> tuple[Chunk | None, NDArray[np.int64]]:
+def _row_group(part: Part, group: int, resize: int | None, side_by_side: int) -> tuple[Chunk | None, NDArray[np.int64]]:
     try:
-        file = _open(part.path)
-        check_memory(str(part.path), file.metadata.row_group(group).total_byte_size)
-        table = file.read_row_group(group, columns=[part.image, part.label])
-        encoded = table.column(part.image).combine_chunks().field("bytes").to_pylist()
+        columns = [f"{part.image}.bytes", part.label]
+        file = _open(part.path, columns[:1])
+        check_memory(str(part.path), _unpacked(file.metadata.row_group(group), columns) * side_by_side)
+        table = file.read_row_group(group, columns=columns)
+        encoded = [data for chunk in table.column(part.image).chunks for data in _values(chunk.field("bytes"))]
         labels = table.column(part.label).to_numpy()
-    except InputError:
+    except (InputError, MemoryError):
         raise
     except Exception as error:  # a damaged file can raise nearly anything
         raise InputError(f"{part.path}: cannot be read as parquet ({_reason(error)})") from None
     if not np.issubdtype(labels.dtype, np.integer):
         raise InputError(f"{part.path}: some of its labels are missing")
     images = [(f"{part.path}, image {i} of row group {group}", data or b"") for i, data in enumerate(encoded)]
-    return (decode_chunk(images, resize) if images else None), labels.astype(np.int64)
+    return (decode_chunk(images, resize, side_by_side) if images else None), labels.astype(np.int64)
+
+
+def _unpacked(group: Any, columns: Sequence[str]) -> int:
+    """Return the bytes that columns of a row group take in memory, by its metadata: pyarrow's, and Python's copies."""
+    chunks = [group.column(i) for i in range(group.num_columns)]
+    sizes = [int(chunk.total_uncompressed_size) for chunk in chunks if chunk.path_in_schema in columns]
+    return 2 * sum(sizes) + OVERHEAD * int(group.num_rows)
+
+
+def _values(column: Any) -> list[bytes | None]:
+    """Return the value of each row of a dictionary column; rows with the same value share it."""
+    values = column.dictionary.to_pylist()
+    return [None if index is None else values[index] for index in column.indices.to_pylist()]
 
 
 def _reason(error: Exception) -> str:

@@ -11,6 +11,7 @@ from hcfl.data.readers.paths import is_file
 from hcfl.errors import InputError
 from hcfl.report.page import matrices
 from hcfl.runs import folder as run_folder
+from hcfl.runs.csv_cells import plain
 from hcfl.runs.json_files import read_object
 from hcfl.runs.tables import summarise
 
@@ -91,7 +92,7 @@ def _table(path: Path, name: str) -> list[list[str]]:
     if not (path / name).is_file():
         return []
     with (path / name).open(newline="", encoding="utf-8") as file:
-        return list(csv.reader(file))
+        return [[plain(cell) for cell in row] for row in csv.reader(file)]
 
 
 def as_data(folder: Folder, label: str, most_distances: int) -> Row:

@@ -12,7 +12,9 @@ from typing import Any
 from hcfl import __version__
 from hcfl.errors import InputError
 from hcfl.report.page.reading import Folder, as_data, read
+from hcfl.runs import atomic_file
 from hcfl.runs import folder as run_folder
+from hcfl.runs.links import check_target
 
 SCRIPTS = ("basics", "plot", "curves", "frontier", "lineage", "heat", "maps", "cost", "tables", "detail", "main")
 """The scripts of the page, each after those that it uses."""
@@ -40,9 +42,10 @@ def write(runs: Sequence[Path], out: Path | None = None) -> Path:
         out = folders[0].path / run_folder.REPORT if len(folders) == 1 else Path(run_folder.REPORT)
     if out.suffix.lower() not in (".html", ".htm"):
         raise InputError(f"out = {str(out)!r}: must end in .html")
+    for folder in folders:
+        check_target(out, folder.path)
     try:
-        out.parent.mkdir(parents=True, exist_ok=True)
-        out.write_text(html_of(folders), encoding="utf-8")
+        atomic_file.write_text(out, html_of(folders))
     except OSError as error:
         raise InputError(f"out = {str(out)!r}: cannot be written ({error.strerror})") from None
     return out

@@ -21,6 +21,7 @@ from hcfl.errors import InputError
 from hcfl.models import Builder, Network, Pair
 from hcfl.runs import state_file
 from hcfl.runs.atomic_file import replacing
+from hcfl.runs.links import check_target
 from hcfl.runs.load import check_fit, rebuild
 from hcfl.runs.run import Run
 from hcfl.serving import predict as predictions
@@ -81,6 +82,7 @@ def write(run: Run, blend: Blend, path: Path, format: Format | None = None) -> P
     blend = blend.to(torch.device("cpu"))
     network = replace(run.network, half=False)  # files are in single precision
     examples = _examples(run)
+    check_target(path, run.path)
     try:
         with replacing(path) as unfinished:
             predict = WRITERS[chosen](run, network, blend, unfinished)
