@@ -7,7 +7,7 @@ import secrets
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from importlib.resources import files
-from ipaddress import ip_address
+from ipaddress import IPv4Address, IPv6Address, ip_address
 from pathlib import Path
 
 from hcfl.errors import InputError
@@ -48,7 +48,16 @@ class Site:
     @property
     def address(self) -> str:
         """Where nodes go."""
-        return f"[{self.host}]:{self.front_port}" if ":" in self.host else f"{self.host}:{self.front_port}"
+        ip = _ip(self.host)
+        return f"{self.host if ip is None else _in_url(ip)}:{self.front_port}"
+
+    @property
+    def listen(self) -> str:
+        """Where nginx listens: on this machine only if the host is this machine, else on all addresses of its kind."""
+        ip = _ip("127.0.0.1" if self.host.lower() == "localhost" else self.host)
+        if ip is not None and ip.is_loopback:
+            return f"{_in_url(ip)}:{self.front_port}"
+        return f"[::]:{self.front_port}" if isinstance(ip, IPv6Address) else str(self.front_port)
 
 
 def init(folder: Path, site: Site, force: bool = False) -> None:
@@ -64,6 +73,7 @@ def init(folder: Path, site: Site, force: bool = False) -> None:
         "host": site.host,
         "port": site.port,
         "front_port": site.front_port,
+        "listen": site.listen,
         "days": site.days,
         "clients": ", ".join(site.clients),
     }
@@ -171,9 +181,19 @@ def _write(path: Path, content: bytes, mode: int = 0o644) -> None:
 
 
 def _is_host(host: str) -> bool:
+    if _ip(host) is not None:
+        return "%" not in host  # the zone of an address is this machine's own, and may be any text
+    labels = host.split(".")
+    return len(host) <= 253 and all(map(LABEL.fullmatch, labels)) and not labels[-1].isdecimal()
+
+
+def _ip(host: str) -> IPv4Address | IPv6Address | None:
+    """Return a host as an address, or None if it is a name."""
     try:
-        ip_address(host)
+        return ip_address(host)
     except ValueError:
-        labels = host.split(".")
-        return len(host) <= 253 and all(map(LABEL.fullmatch, labels)) and not labels[-1].isdecimal()
-    return True
+        return None
+
+
+def _in_url(ip: IPv4Address | IPv6Address) -> str:
+    return f"[{ip}]" if isinstance(ip, IPv6Address) else str(ip)
