@@ -246,3 +246,20 @@ def test_a_second_key_under_a_name_is_refused(running, tmp_path):
     code, said = running.programs.call(register)
     assert code == 1
     assert "is let in under this name, and one name has one key; a new key is made by hcfl deploy rotate" in said
+
+
+@needs_nginx
+@pytest.mark.skipif(not Path("/proc/net/if_inet6").exists(), reason="this machine has no IPv6")
+def test_a_node_joins_over_ipv6(tmp_path):
+    ports = free_ports(3)
+    deploy.init(tmp_path / "site", deploy.Site(("north",), "::1", *ports))
+    server, programs = tmp_path / "site" / "server", Processes(tmp_path)
+    try:
+        for program in ("superlink", "front"):
+            programs.start(program, server / f"{program}.sh")
+        wait_for("the SuperLink", lambda: "Application startup complete" in programs.log("superlink"), 90)
+        assert programs.call(server / "register.sh") == (0, "north: is let in\n")
+        programs.start("node", tmp_path / "site" / "clients" / "north" / "start.sh", "--data", __file__)
+        wait_for("the node", lambda: "SuperNode ID" in programs.log("node"), 60)
+    finally:
+        programs.stop()
