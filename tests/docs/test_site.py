@@ -89,7 +89,7 @@ def test_the_reference_has_every_command(pages, site):
     text = (site / "commands.html").read_text(encoding="utf-8")
     headings = re.findall(r"<h2>hcfl ([a-z ]+)<", text)
     assert sorted({heading.split()[0] for heading in headings}) == sorted(COMMANDS)
-    assert {"deploy init", "deploy add"} <= set(headings)
+    assert {"deploy init", "deploy add", "deploy rotate", "deploy revoke", "deploy list"} <= set(headings)
     for flag in ("--grid", "--front-port", "--unlabelled", "--compositions", "--rows"):
         assert flag in text
 

@@ -1,5 +1,6 @@
 """Flower's transport without its processes: messages go through the same records, apps are called directly."""
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from types import SimpleNamespace
 from uuid import uuid4
@@ -22,6 +23,8 @@ class FakeGrid:
     answered: list[Message] = field(default_factory=list)
     before: dict[int, list] = field(default_factory=dict)
     """For each node, what happens to its next training messages: None as usual, or a function of the reply."""
+    at_last: dict[int, Callable] = field(default_factory=dict)
+    """For each node, what happens to its answer to the measurement at the end."""
     contexts: dict[int, Context] = field(default_factory=dict)
     """What nodes keep in memory between messages."""
 
@@ -52,6 +55,8 @@ class FakeGrid:
         if message.metadata.message_type.startswith("train") and planned:
             change = planned.pop(0)
             reply = reply if change is None else change(message, reply)
+        if message.metadata.message_type == "evaluate" and node in self.at_last:
+            reply = self.at_last[node](message, reply)
         if reply is not None:
             self.replies[name] = reply
             self.answered.append(reply)

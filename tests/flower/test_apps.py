@@ -1,5 +1,6 @@
 """The apps on a transport without processes: what Flower plays is what the sequential engine plays."""
 
+import json
 import re
 import shutil
 from dataclasses import dataclass, replace
@@ -14,7 +15,7 @@ from same import same_run
 from hcfl.config import from_flat
 from hcfl.engines import Sequential
 from hcfl.engines.flower import records
-from hcfl.engines.flower.messages import Reply, Task
+from hcfl.engines.flower.messages import Measured, Reply, Task
 from hcfl.errors import InputError
 from hcfl.flower import server_app
 from hcfl.flower.run_settings import read
@@ -46,6 +47,9 @@ def test_every_method_gives_what_the_sequential_engine_gives(tmp_path, name):
     server_app.play(grid, told(config, tmp_path / "flower"))
     same_run(tmp_path / "flower", tmp_path / "sequential")
 
+    # The models that the run ends with are measured, too, by all clients.
+    assert val_last(tmp_path / "flower") == pytest.approx(val_last(tmp_path / "sequential"), abs=1e-9)
+
     # What went through the wire is what the ledger says: all of what clients got, part by part of what they sent.
     rows = [run_folder.rows(tmp_path / run, "metrics.jsonl") for run in ("flower", "sequential")]
     for flower, sequential in zip(*rows, strict=True):
@@ -59,6 +63,48 @@ def test_every_method_gives_what_the_sequential_engine_gives(tmp_path, name):
             assert sent == sum(row["bytes_up_by_part"][part] for row in rows[0])
         beside = sum(bytes_of(message, "update") for message in grid.answered) - sum(row["bytes_up"] for row in rows[0])
         assert beside / len(trained) < 1000  # how models were mixed, sizes, what was measured
+
+
+def val_last(path) -> float:
+    return json.loads((path / run_folder.SUMMARY).read_text())["val_last"]
+
+
+def test_what_cannot_be_does_not_count_in_the_last_measurement(tmp_path, capsys):
+    """Of six clients, one does not answer, and three say what cannot be; the others' answers count."""
+    config = from_flat(method="fedavg", engine="sequential", **SMALL)
+    grid = simulated(6)
+    lies = {
+        100: lambda message, reply: Message(Error(5, "gone"), reply_to=message),
+        101: lambda message, reply: miscounted(message, reply, right=10**6),
+        102: lambda message, reply: miscounted(message, reply, client=5),
+        103: lambda message, reply: miscounted(message, reply, problem="no\x1b[2J" + 1000 * "!"),
+    }
+    grid.at_last = lies
+    server_app.play(grid, told(config, tmp_path / "lies"))
+    said = [line for line in capsys.readouterr().out.splitlines() if line.startswith("At the end")]
+    assert len(said) == 4
+    assert "error 5: gone" in said[0]
+    assert "sent counts that cannot be" in said[1]
+    assert "answered as another client" in said[2]
+    assert "\\x1b" in said[3]
+    assert len(said[3]) < 500
+    last = [message for message in grid.answered if message.metadata.message_type == "evaluate"][4:]
+    honest = [records.unpack(Measured, message.content) for message in last]
+    share = sum(one.right for one in honest) / sum(one.samples for one in honest)
+    assert val_last(tmp_path / "lies") == pytest.approx(share)
+
+
+def miscounted(message, reply, **fields):
+    answer = replace(records.unpack(Measured, reply.content), **fields)
+    return Message(records.pack(answer), reply_to=message)
+
+
+def test_without_any_answer_the_last_round_s_val_stays(tmp_path):
+    config = from_flat(method="fedavg", engine="sequential", **SMALL)
+    grid = simulated(6)
+    grid.at_last = dict.fromkeys(grid.nodes, lambda message, reply: Message(Error(5, "gone"), reply_to=message))
+    server_app.play(grid, told(config, tmp_path / "alone"))
+    assert val_last(tmp_path / "alone") == run_folder.rows(tmp_path / "alone", "metrics.jsonl")[-1]["val"]
 
 
 def test_soft_clients_that_move_are_the_same_there(tmp_path):

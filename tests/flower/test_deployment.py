@@ -1,5 +1,6 @@
 """A real deployment on this machine: TLS, node keys, separate processes. Who belongs is let in, nobody else."""
 
+import json
 import shutil
 import ssl
 import urllib.error
@@ -195,3 +196,70 @@ def test_the_front_lets_through_the_fleets_path_only(running, path):
 @needs_nginx
 def test_the_fleets_path_is_let_through(running):
     assert running.post("/v1/fleet/pull-messages") == 415  # the SuperLink's own answer to an empty request
+
+
+def fingerprints(running: Running, name: str) -> dict[bool, str]:
+    """Return the newest valid and the newest revoked key of a client."""
+    return {key.revoked: key.fingerprint for key in deploy.listed(running.folder) if key.name == name}
+
+
+def test_a_key_that_was_replaced_or_revoked_is_kept_out(running, tmp_path):
+    """The old key works until the new one is registered; a key that was put out never comes back."""
+    register, home = running.folder / "server" / "register.sh", running.folder / "clients" / "east"
+    flags = ["--root-certificates", running.folder / "server" / "ca.crt", "--auth-supernode-private-key"]
+    deploy.add(running.folder, ["east"])
+    assert "east: is let in\n" in running.programs.call(register)[1]
+    shutil.copy(home / "node.key", tmp_path / "old.key")
+
+    deploy.rotate(running.folder, "east")
+    said = running.programs.call(register)
+    assert said[0] == 0
+    assert "east: is let in\n" in said[1]
+    assert f"east: its old key {fingerprints(running, 'east')[True]} is out\n" in said[1]
+    assert "Failed to activate SuperNode" in running.node(*flags, tmp_path / "old.key")
+    running.programs.start("east", home / "start.sh", "--data", __file__)
+    wait_for("the node with the new key", lambda: "SuperNode ID" in running.programs.log("east"), 60)
+
+    deploy.revoke(running.folder, "east")
+    said = running.programs.call(register)
+    assert f"east: its old key {fingerprints(running, 'east')[True]} is out\n" in said[1]
+    assert "east: is revoked; let it in again with a new key: hcfl deploy rotate SITE east\n" in said[1]
+    wait_for("the end of the node", lambda: "Failed to activate SuperNode" in running.programs.log("east"), 90)
+
+
+def test_a_key_that_was_unregistered_by_hand_is_said_to_be_revoked(running):
+    deploy.add(running.folder, ["hand"])
+    register, key = running.folder / "server" / "register.sh", running.folder / "server" / "keys" / "hand.pub"
+    code, said = flwr(running, "supernode", "register", key, "site", "--name", "hand", "--format", "json")
+    assert code == 0
+    flwr(running, "supernode", "unregister", json.loads(said)["node-id"], "site")
+    code, said = running.programs.call(register)
+    assert f"hand: its key {fingerprints(running, 'hand')[False]} is revoked; let it in again" in said
+
+
+def test_a_second_key_under_a_name_is_refused(running, tmp_path):
+    deploy.add(running.folder, ["twice"])
+    register, path = running.folder / "server" / "register.sh", running.folder / "server" / "keys" / "twice.pub"
+    running.programs.call(register)
+    deploy.init(tmp_path / "other", deploy.Site(("twice",)))
+    shutil.copy(tmp_path / "other" / "server" / "keys" / "twice.pub", path)
+    code, said = running.programs.call(register)
+    assert code == 1
+    assert "is let in under this name, and one name has one key; a new key is made by hcfl deploy rotate" in said
+
+
+@needs_nginx
+@pytest.mark.skipif(not Path("/proc/net/if_inet6").exists(), reason="this machine has no IPv6")
+def test_a_node_joins_over_ipv6(tmp_path):
+    ports = free_ports(3)
+    deploy.init(tmp_path / "site", deploy.Site(("north",), "::1", *ports))
+    server, programs = tmp_path / "site" / "server", Processes(tmp_path)
+    try:
+        for program in ("superlink", "front"):
+            programs.start(program, server / f"{program}.sh")
+        wait_for("the SuperLink", lambda: "Application startup complete" in programs.log("superlink"), 90)
+        assert programs.call(server / "register.sh") == (0, "north: is let in\n")
+        programs.start("node", tmp_path / "site" / "clients" / "north" / "start.sh", "--data", __file__)
+        wait_for("the node", lambda: "SuperNode ID" in programs.log("node"), 60)
+    finally:
+        programs.stop()

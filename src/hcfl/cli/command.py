@@ -107,6 +107,13 @@ def _add_deploy(parser: argparse.ArgumentParser) -> None:
     for command in (init, add):
         command.add_argument("folder", metavar="FOLDER", type=Path, help="the site's folder")
         command.add_argument("--clients", metavar="NAME", nargs="+", required=True, help="a name for each client")
+    rotate = commands.add_parser("rotate", allow_abbrev=False, help="give a client a new key in place of the old one")
+    revoke = commands.add_parser("revoke", allow_abbrev=False, help="keep a client out from now on")
+    keys = commands.add_parser("list", allow_abbrev=False, help="list the keys of a site, with those that were revoked")
+    for command in (rotate, revoke, keys):
+        command.add_argument("folder", metavar="FOLDER", type=Path, help="the site's folder")
+    for command in (rotate, revoke):
+        command.add_argument("client", metavar="CLIENT", help="the client's name")
     init.add_argument("--host", default="127.0.0.1", help="the server as clients reach it (default 127.0.0.1)")
     init.add_argument("--port", default=9090, help="the SuperLink's, on the server itself only (default 9090)")
     init.add_argument("--front-port", default=9443, help="where nodes come in (default 9443)")
@@ -178,12 +185,22 @@ def _deploy(arguments: argparse.Namespace, console: Console) -> None:
     flower.require("deploy")
     from hcfl.flower import deploy
 
-    if arguments.step == "add":
-        deploy.add(arguments.folder, arguments.clients)
+    folder = arguments.folder
+    if arguments.step == "list":
+        lines = deploy.listing(folder)
+    elif arguments.step == "rotate":
+        lines = deploy.after_rotation(folder, deploy.rotate(folder, arguments.client))
+    elif arguments.step == "revoke":
+        lines = deploy.after_revocation(folder, deploy.revoke(folder, arguments.client))
     else:
-        ports = {name: count(name.replace("_", "-"), getattr(arguments, name)) for name in deploy.PORTS}
-        deploy.init(arguments.folder, deploy.Site(tuple(arguments.clients), arguments.host, **ports), arguments.force)
-    console.print(f"Next: {arguments.folder / 'README.md'}", highlight=False, soft_wrap=True)
+        if arguments.step == "add":
+            deploy.add(folder, arguments.clients)
+        else:
+            ports = {name: count(name.replace("_", "-"), getattr(arguments, name)) for name in deploy.PORTS}
+            deploy.init(folder, deploy.Site(tuple(arguments.clients), arguments.host, **ports), arguments.force)
+        lines = [f"Next: {folder / 'README.md'}"]
+    for line in lines:
+        console.print(line, highlight=False, soft_wrap=True)
 
 
 def _methods(arguments: argparse.Namespace, console: Console) -> None:

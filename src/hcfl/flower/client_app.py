@@ -16,7 +16,7 @@ from hcfl.core.evaluation import mixture
 from hcfl.core.setting import RoundTask, Setting
 from hcfl.core.state import Broadcast, ClientState, Update
 from hcfl.engines.flower import dp, records, secagg_client
-from hcfl.engines.flower.messages import Common, Question, Reply, Task, broadcast_of
+from hcfl.engines.flower.messages import Common, Measured, Question, Reply, Task, broadcast_of
 from hcfl.engines.flower.sum_messages import DIVERGED, FAILED, AskKeys, AskReveal, AskShares, SealedTask, Upload
 from hcfl.errors import InputError
 from hcfl.flower.client_data import Mine, held_by, introduce
@@ -51,6 +51,13 @@ def train(message: Message, context: Context) -> Message:
     else:
         answer = _upload(task, context, lambda done: _noised(done, privacy, message, context))
     return Message(records.pack(answer), reply_to=message)
+
+
+@app.evaluate()
+def evaluate(message: Message, context: Context) -> Message:
+    """Measure the models that a run ends with; single clients' measurements stay at home in a private run."""
+    task = records.unpack(Task, message.content)
+    return Message(records.pack(_measured(task, context)), reply_to=message)
 
 
 @app.query("keys")
@@ -89,6 +96,20 @@ def _reply(task: Task, context: Context) -> Reply:
         lost = isinstance(error, StateLostError)
         return Reply(task.common.experiment, task.round, task.client, None, problem=str(error), lost=lost)
     return Reply(task.common.experiment, task.round, task.client, update)
+
+
+def _measured(task: Task, context: Context) -> Measured:
+    answer = Measured(task.common.experiment, task.client, 0, 0)
+    try:
+        if _privacy(task.common.config).mode != "none":
+            raise InputError("a private run: what one client measures is not told")
+        at = _located(task, context)
+        with threads(at.prepared.threads):
+            held_out = measure(at.prepared.setting, at.broadcast, task.client, at.state, at.prepared.mine)
+    except InputError as error:
+        return replace(answer, problem=str(error))
+    right, samples = held_out[0].tolist()
+    return replace(answer, right=int(right), samples=int(samples))
 
 
 def _upload(task: Task, context: Context, protect: "Callable[[_Done], Parts]") -> Upload:
@@ -155,21 +176,36 @@ class _Done:
         return summands(self.received, self.update)
 
 
-def _take_part(task: Task, context: Context) -> _Done:
+@dataclass(frozen=True)
+class _Located:
+    """A task beside what the client has: its data, its files, its state, and the models as it reads them."""
+
+    prepared: _Prepared
+    store: ClientStore
+    state: ClientState | None
+    broadcast: Broadcast
+
+
+def _located(task: Task, context: Context) -> _Located:
     common, node = task.common, context.node_config
     prepared = _prepared(common, task.client, json.dumps(dict(node), sort_keys=True))
-    setting, mine = prepared.setting, prepared.mine
+    mine = prepared.mine
     store = ClientStore(Path(common.state_folder or str(node["state"])), common.experiment, mine.name)
-
     state = store.load(task.since)
     _check_samples(state, len(mine.federation.train[0]))
-    broadcast = broadcast_of(task, len(common.class_names), _anchor(setting, task, store))
-    data, known = mine.federation.local_data([0]), {} if state is None else {task.client: state}
-    with threads(prepared.threads):
-        held_out = measure(setting, broadcast, task.client, state, mine)
+    broadcast = broadcast_of(task, len(common.class_names), _anchor(prepared.setting, task, store))
+    return _Located(prepared, store, state, broadcast)
+
+
+def _take_part(task: Task, context: Context) -> _Done:
+    at = _located(task, context)
+    setting, mine, broadcast = at.prepared.setting, at.prepared.mine, at.broadcast
+    data, known = mine.federation.local_data([0]), {} if at.state is None else {task.client: at.state}
+    with threads(at.prepared.threads):
+        held_out = measure(setting, broadcast, task.client, at.state, mine)
         update, (after,) = take_part(RoundTask(setting, broadcast, [task.client], known), data=data)
-    store.save(after, task.since)
-    return _Done(task.round, setting.method, broadcast.ensemble, replace(update, held_out=held_out), store)
+    at.store.save(after, task.since)
+    return _Done(task.round, setting.method, broadcast.ensemble, replace(update, held_out=held_out), at.store)
 
 
 def _check_samples(state: ClientState | None, samples: int) -> None:

@@ -4,17 +4,22 @@ import json
 import os
 import re
 import secrets
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, replace
 from importlib.resources import files
-from ipaddress import ip_address
+from ipaddress import IPv4Address, IPv6Address, ip_address
 from pathlib import Path
 
 from hcfl.errors import InputError
-from hcfl.flower import keys
+from hcfl.flower import key_folder, keys
+from hcfl.flower.key_folder import NAME, NAME_RULE, NodeKey
 
 SITE = "site.json"
 """What `add` needs to know of a site."""
+
+KEYS = Path("server", "keys")
+"""The nodes' public keys, in a site."""
 
 HOST, PORT, FRONT_PORT, NODE_PORT, DAYS = "127.0.0.1", 9090, 9443, 9094, 825
 """Where things are unless told otherwise."""
@@ -27,7 +32,6 @@ PROGRAMS = {
     "front": "hcfl: the door for nodes",
 }
 
-NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}")
 LABEL = re.compile(r"[A-Za-z0-9]([A-Za-z0-9-]{0,61}[A-Za-z0-9])?")
 
 
@@ -48,7 +52,16 @@ class Site:
     @property
     def address(self) -> str:
         """Where nodes go."""
-        return f"[{self.host}]:{self.front_port}" if ":" in self.host else f"{self.host}:{self.front_port}"
+        ip = _ip(self.host)
+        return f"{self.host if ip is None else _in_url(ip)}:{self.front_port}"
+
+    @property
+    def listen(self) -> str:
+        """Where nginx listens: on this machine only if the host is this machine, else on all addresses of its kind."""
+        ip = _ip("127.0.0.1" if self.host.lower() == "localhost" else self.host)
+        if ip is not None and ip.is_loopback:
+            return f"{_in_url(ip)}:{self.front_port}"
+        return f"[::]:{self.front_port}" if isinstance(ip, IPv6Address) else str(self.front_port)
 
 
 def init(folder: Path, site: Site, force: bool = False) -> None:
@@ -64,10 +77,13 @@ def init(folder: Path, site: Site, force: bool = False) -> None:
         "host": site.host,
         "port": site.port,
         "front_port": site.front_port,
+        "listen": site.listen,
         "days": site.days,
         "clients": ", ".join(site.clients),
     }
-    try:
+    with _writing(folder):
+        for old in sorted((folder / KEYS).glob(f"*{key_folder.VALID}")):
+            key_folder.revoke(folder / KEYS, old.stem)
         _write(folder / "authority" / "ca.key", keys.tls_key_file(authority_key), 0o600)
         _write(folder / "authority" / "ca.crt", keys.certificate_file(authority))
         _write(folder / "README.md", _filled("README.md", **values))
@@ -85,20 +101,78 @@ def init(folder: Path, site: Site, force: bool = False) -> None:
         _write(server / "app" / "pyproject.toml", app() + _filled("app-config.toml", names=", ".join(site.clients)))
         _shared(server)
         _clients(folder, site, site.clients, authority=keys.certificate_file(authority))
-    except OSError as error:
-        raise InputError(f"folder = {str(folder)!r}: cannot be written ({error.strerror})") from None
 
 
 def add(folder: Path, clients: Sequence[str]) -> None:
     """Add clients to a site; existing files stay as they are."""
-    try:
-        values = json.loads((folder / SITE).read_text(encoding="utf-8"))
-        site = Site(**{**values, "clients": (*values["clients"], *clients)})
-        authority = (folder / "server" / "ca.crt").read_bytes()
-    except (OSError, ValueError, TypeError, KeyError):
-        raise InputError(f"folder = {str(folder)!r}: is not a site that `hcfl deploy init` wrote") from None
+    before, authority = _open(folder)
+    for client in clients:
+        if client in before.clients:
+            raise InputError(
+                f"clients = {client!r}: is a client of this site, and one name has one key; "
+                f"a new key is made by hcfl deploy rotate {folder} {client}"
+            )
+    site = replace(before, clients=(*before.clients, *clients))
     check(site)
-    _clients(folder, site, clients, authority)
+    with _writing(folder):
+        _clients(folder, site, clients, authority)
+
+
+def rotate(folder: Path, client: str) -> NodeKey:
+    """Give a client a new key; the old one stays out once the server has registered the new one."""
+    site, authority = _open(folder)
+    _check_client(site, client)
+    with _writing(folder):
+        if not (folder / "clients" / client / "start.sh").exists():
+            _client(folder, site, client, authority)
+        return _new_key(folder, client)
+
+
+def revoke(folder: Path, client: str) -> NodeKey:
+    """Keep a client out, once the server's `register.sh` ran again; it keeps its name."""
+    site, _ = _open(folder)
+    _check_client(site, client)
+    mine = [key for key in listed(folder) if key.name == client]
+    if not mine or mine[-1].revoked:
+        when = f"; it was revoked at {mine[-1].until}" if mine else ""
+        raise InputError(f"client = {client!r}: has no valid key{when}")
+    with _writing(folder):
+        key_folder.revoke(folder / KEYS, client)
+    return mine[-1]
+
+
+def listed(folder: Path) -> list[NodeKey]:
+    """Return all keys of a site, valid and revoked."""
+    _open(folder)
+    return key_folder.read(folder / KEYS)
+
+
+def listing(folder: Path) -> list[str]:
+    """Return a line for each key: name, fingerprint, since when, valid or revoked."""
+    found = listed(folder)
+    width = max((len(key.name) for key in found), default=0)
+    return [
+        f"{key.name:{width}}  {key.fingerprint}  {key.since or '-':20}  "
+        + (f"revoked {key.until}" if key.revoked else "valid")
+        for key in found
+    ]
+
+
+def after_rotation(folder: Path, key: NodeKey) -> list[str]:
+    """Say what is left to do when a client has a new key."""
+    return [
+        f"New key of {key.name}: {key.fingerprint}",
+        f"Next: hand {folder / 'clients' / key.name / 'node.key'} to the client over a channel that you trust, "
+        f"copy the files of {folder / KEYS} to the server, and run ./register.sh there; then the old key is out",
+    ]
+
+
+def after_revocation(folder: Path, key: NodeKey) -> list[str]:
+    """Say what is left to do when a client is to be kept out."""
+    return [
+        f"Revoked key of {key.name}: {key.fingerprint}",
+        f"Next: copy the files of {folder / KEYS} to the server, and run ./register.sh there; then the key is out",
+    ]
 
 
 def check(site: Site) -> None:
@@ -107,10 +181,7 @@ def check(site: Site) -> None:
         raise InputError("clients = none: name at least one client")
     for client in site.clients:
         if not NAME.fullmatch(client):
-            raise InputError(
-                f"clients = {client!r}: a name is made of letters, digits, dots, dashes and underscores, at most 63, "
-                "and begins with a letter or a digit"
-            )
+            raise InputError(f"clients = {client!r}: {NAME_RULE}")
     seen: set[str] = set()
     for client in site.clients:
         if client.lower() in seen:
@@ -133,19 +204,58 @@ def app() -> bytes:
     return _filled("app.toml", version=__version__)
 
 
+def _open(folder: Path) -> tuple[Site, bytes]:
+    """Return a site that is there, and its authority's certificate."""
+    try:
+        values = json.loads((folder / SITE).read_text(encoding="utf-8"))
+        site = Site(**{**values, "clients": tuple(values["clients"])})
+        authority = (folder / "server" / "ca.crt").read_bytes()
+    except (OSError, ValueError, TypeError, KeyError):
+        raise InputError(f"folder = {str(folder)!r}: is not a site that `hcfl deploy init` wrote") from None
+    check(site)
+    return site, authority
+
+
+def _check_client(site: Site, client: str) -> None:
+    if client not in site.clients:
+        raise InputError(f"client = {client!r}: is no client of this site, which has {', '.join(site.clients)}")
+
+
+@contextmanager
+def _writing(folder: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise InputError(f"folder = {str(folder)!r}: cannot be written ({error.strerror})") from None
+
+
 def _clients(folder: Path, site: Site, names: Sequence[str], authority: bytes) -> None:
     """Write the folders of some clients, their public keys for the server, and what `add` needs next time."""
     for name in names:
-        key, home = keys.new_key(), folder / "clients" / name
-        values = {"name": name, "address": site.address, "node_port": site.node_port + site.clients.index(name)}
-        _write(home / "ca.crt", authority)
-        _write(home / "node.key", keys.node_key_file(key), 0o600)
-        _write(home / "start.sh", _filled("client/start.sh", **values), 0o755)
-        _write(home / f"hcfl-node-{name}.service", _filled("client/hcfl-node.service", **values))
-        _write(home / "README.md", _filled("client/README.md", **values))
-        _shared(home)
-        _write(folder / "server" / "keys" / f"{name}.pub", keys.node_public_file(key, name))
+        _client(folder, site, name, authority)
+        _new_key(folder, name)
     _write(folder / SITE, (json.dumps(asdict(site), indent=1) + "\n").encode())
+
+
+def _client(folder: Path, site: Site, name: str, authority: bytes) -> None:
+    """Write the folder of a client, all but its key."""
+    home = folder / "clients" / name
+    values = {"name": name, "address": site.address, "node_port": site.node_port + site.clients.index(name)}
+    _write(home / "ca.crt", authority)
+    _write(home / "start.sh", _filled("client/start.sh", **values), 0o755)
+    _write(home / f"hcfl-node-{name}.service", _filled("client/hcfl-node.service", **values))
+    _write(home / "README.md", _filled("client/README.md", **values))
+    _shared(home)
+
+
+def _new_key(folder: Path, name: str) -> NodeKey:
+    """Draw the key of a client and revoke the one that it had: one name, one key."""
+    private = keys.new_key()
+    key = NodeKey(name, private.public_key(), key_folder.now())
+    key_folder.revoke(folder / KEYS, name)
+    _write(folder / "clients" / name / "node.key", keys.node_key_file(private), 0o600)
+    _write(folder / KEYS / f"{name}{key_folder.VALID}", key.line.encode())
+    return key
 
 
 def _shared(home: Path) -> None:
@@ -171,9 +281,19 @@ def _write(path: Path, content: bytes, mode: int = 0o644) -> None:
 
 
 def _is_host(host: str) -> bool:
+    if _ip(host) is not None:
+        return "%" not in host  # the zone of an address is this machine's own, and may be any text
+    labels = host.split(".")
+    return len(host) <= 253 and all(map(LABEL.fullmatch, labels)) and not labels[-1].isdecimal()
+
+
+def _ip(host: str) -> IPv4Address | IPv6Address | None:
+    """Return a host as an address, or None if it is a name."""
     try:
-        ip_address(host)
+        return ip_address(host)
     except ValueError:
-        labels = host.split(".")
-        return len(host) <= 253 and all(map(LABEL.fullmatch, labels)) and not labels[-1].isdecimal()
-    return True
+        return None
+
+
+def _in_url(ip: IPv4Address | IPv6Address) -> str:
+    return f"[{ip}]" if isinstance(ip, IPv6Address) else str(ip)

@@ -1,5 +1,6 @@
 """Certificates and keys of a deployment: an authority of its own, the server's certificate, a key pair per node."""
 
+from base64 import b64decode
 from datetime import UTC, datetime, timedelta
 from ipaddress import ip_address
 
@@ -66,10 +67,15 @@ def node_key_file(key: Key) -> bytes:
     )
 
 
-def node_public_file(key: Key, comment: str) -> bytes:
-    """Return a node's public key in OpenSSH's format."""
-    line = key.public_key().public_bytes(serialization.Encoding.OpenSSH, serialization.PublicFormat.OpenSSH)
-    return line + b" " + comment.encode() + b"\n"
+def public_line(public: ec.EllipticCurvePublicKey, comment: str) -> str:
+    """Return a node's public key as a line in OpenSSH's format."""
+    line = public.public_bytes(serialization.Encoding.OpenSSH, serialization.PublicFormat.OpenSSH).decode()
+    return f"{line} {comment}\n"
+
+
+def public_blob(public: ec.EllipticCurvePublicKey) -> bytes:
+    """Return the bytes of a public key whose digest is its fingerprint."""
+    return b64decode(public_line(public, "").split()[1])
 
 
 def _name(common_name: str) -> x509.Name:

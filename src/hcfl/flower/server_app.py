@@ -17,6 +17,7 @@ from hcfl.core.setting import Engine, uploads_needed
 from hcfl.data import Federation
 from hcfl.engines.flower.directory import Directory
 from hcfl.engines.flower.engine import Remote
+from hcfl.engines.flower.last import LastMeasurement
 from hcfl.engines.flower.messages import Common, Question
 from hcfl.engines.flower.private_engine import Private
 from hcfl.errors import InputError
@@ -89,11 +90,15 @@ def play(grid: Grid, settings: RunSettings) -> None:
         with saving(out):
             _write(out, replace(agreement, common=common))
         engine: Engine = Remote(directory, common, settings.patience)
-        if prepared.config.privacy.mode != "none":
+        without = partial(_say_without, prepared.setting.federation)
+        last = LastMeasurement(directory, common, prepared.setting, settings.patience.timeout, without)
+        private = prepared.config.privacy.mode != "none"  # then what single clients measure is not told
+        if private:
             engine = Private(directory, common, prepared.config.privacy, settings.patience)
         metrics = opened.metrics if opened else []
         say = partial(_say, prepared.setting.federation)
-        play_on(_with_engine(prepared, engine, settings.quorum), out, metrics, say, checkpoint_every=1)
+        ready = _with_engine(prepared, engine, settings.quorum)
+        play_on(ready, out, metrics, say, checkpoint_every=1, measure_last=None if private else last)
 
 
 def _simulated(out: Path) -> Agreement:
@@ -148,6 +153,10 @@ def _say(federation: Federation, record: Record) -> None:
     for one in record.missing:
         print(f"Round {record.round}: without {federation.client_names[one.client]} ({one.reason})", flush=True)
     print(f"Round {record.round}: {record.participants} clients, {record.clusters} clusters", flush=True)
+
+
+def _say_without(federation: Federation, client: int, reason: str) -> None:
+    print(f"At the end: {federation.client_names[client]} measured nothing that counts ({reason})", flush=True)
 
 
 def _write(out: Path, agreement: Agreement) -> None:

@@ -164,15 +164,25 @@ def save(path: Path, config: Config, federation: Federation, state: RunState) ->
 
 
 def finish(
-    path: Path, method: str, config: Config, federation: Federation, state: RunState, metrics: Sequence[Row]
+    path: Path,
+    method: str,
+    config: Config,
+    federation: Federation,
+    state: RunState,
+    metrics: Sequence[Row],
+    val_last: float | None = None,
 ) -> Row:
-    """Write `clients.csv`, `classes.csv`, `summary.json` and the checkpoint; return the summary."""
+    """Write `clients.csv`, `classes.csv`, `summary.json` and the checkpoint; return the summary.
+
+    `val_last` is Val of the final models, where the last round did not measure them.
+    """
     tables = {CLIENTS: client_rows(federation, state), CLASSES: class_rows(federation)}
     for name, table in tables.items():
         text = io.StringIO(newline="")
         csv.writer(text).writerows([safe(cell) for cell in row] for row in table)
         atomic_file.write_text(path / name, text.getvalue())
     save(path, config, federation, state)
-    summary = summarise(method, config, None if federation.truth is None else federation.truth.concepts, metrics)
+    concepts = None if federation.truth is None else federation.truth.concepts
+    summary = summarise(method, config, concepts, metrics, val_last)
     atomic_file.write_text(path / SUMMARY, json.dumps(summary, indent=2) + "\n")
     return summary

@@ -23,6 +23,9 @@ from hcfl.runs.tables import missing_rows
 OnRound = Callable[[Record], None]
 """A function that is called with the record of each round as it ends."""
 
+MeasureLast = Callable[[RunState], float | None]
+"""A function that measures Val of the state that a run ends with, where rounds measure the models they began with."""
+
 ShouldStop = Callable[[], bool]
 """A function that is asked after each round whether the run must end there."""
 
@@ -43,11 +46,13 @@ def play_on(
     on_round: OnRound | None = None,
     checkpoint_every: int | None = None,
     should_stop: ShouldStop | None = None,
+    measure_last: MeasureLast | None = None,
 ) -> Run:
     """Run the remaining rounds in an existing run folder, with checkpoints on the way.
 
     `metrics` are the rows of the rounds so far; new rows are appended to it. `on_round` gets each round's record. Where
-    `should_stop` answers True, the run is saved and returned as it is after that round. An exception leaves the folder
+    `should_stop` answers True, the run is saved and returned as it is after that round. `measure_last` measures Val at
+    the end, for the summary. An exception leaves the folder
     complete up to the last round, too.
     """
     config, setting, state = prepared.config, prepared.setting, prepared.state
@@ -83,13 +88,21 @@ def play_on(
         private = config.privacy.mode != "none"  # then only sums may leave the clients
         measured = not private and not stopped
         found = cluster_profiles.measure(federation, network, method, state.server) if measured else None
-    summary = _finish(prepared, path, state, metrics, found)
+        val_last = measure_last(state) if measure_last is not None and not stopped else None
+    summary = _finish(prepared, path, state, metrics, found, val_last)
     return Run(path, config, federation, summary, metrics, state, method, network, found)
 
 
-def _finish(prepared: Prepared, path: Path, state: RunState, metrics: list[Row], found: Profiles | None) -> Row:
-    federation = prepared.setting.federation
+def _finish(
+    prepared: Prepared,
+    path: Path,
+    state: RunState,
+    metrics: list[Row],
+    found: Profiles | None,
+    val_last: float | None = None,
+) -> Row:
+    federation, config, name = prepared.setting.federation, prepared.config, prepared.setting.method.name
     with saving(path):
-        summary = run_folder.finish(path, prepared.setting.method.name, prepared.config, federation, state, metrics)
+        summary = run_folder.finish(path, name, config, federation, state, metrics, val_last)
         checkpoint.save_outline(path / run_folder.CHECKPOINT, federation, found)
     return summary

@@ -101,14 +101,17 @@ def _kept_rows(matrix: NDArray[np.float32], first: list[int], second: list[int])
     return [rows[at] for at in np.union1d(evenly, farthest)]
 
 
-def summarise(method: str, config: Config, concepts: int | None, metrics: Sequence[Row]) -> Row:
+def summarise(
+    method: str, config: Config, concepts: int | None, metrics: Sequence[Row], val_last: float | None = None
+) -> Row:
     """Return `summary.json` from the rows of `metrics.jsonl`.
 
     It has Val and Test of the best round and of the last, and Test of the round with the best Val, which is the honest
-    one of the three. `concepts` is the true number of concepts; None where it is not known.
+    one of the three. `concepts` is the true number of concepts; None where it is not known. `val_last` is Val of the
+    final models, where the last round measured those that it began with.
     """
-    last = metrics[-1]
-    val_best = _best(metrics, "val")
+    last = metrics[-1] if val_last is None else {**metrics[-1], "val": val_last}
+    val_best = _best([*metrics, last], "val")
     test_best = _best(metrics, "test")
     epsilon, delta = spent(config.privacy, last["round"]) or (None, None)
     return {

@@ -84,6 +84,17 @@ class Reply:
 
 
 @dataclass(frozen=True)
+class Measured:
+    """How many of its held-out samples a client predicts correctly with the models that a run ends with."""
+
+    experiment: str
+    client: int
+    right: int
+    samples: int
+    problem: str = ""
+
+
+@dataclass(frozen=True)
 class Question:
     """The server asks a node for its name and its data; a client splits its data by its number in the federation."""
 

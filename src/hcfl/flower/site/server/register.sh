@@ -1,15 +1,8 @@
 #!/bin/sh
-# Let the nodes in whose public keys are in keys/, each under the name of its file. Once is enough; again does no harm.
+# Let the nodes in whose public keys are in keys/, each under the name of its file, and put out those that were revoked
+# or replaced. Once is enough; again does no harm. A name has one key: ./register.sh --replace NAME puts out all others.
 cd "$(dirname "$0")" && . ./environment || exit 1
 ./connection.sh
-for key in keys/*.pub; do
-    name="$(basename "$key" .pub)"
-    if said="$(flwr supernode register "$key" site --name "$name" 2>&1)"; then
-        echo "$name: is let in"
-    else
-        case "$said" in
-            *"already in use"*) echo "$name: was let in before" ;;
-            *) echo "$name: $said" >&2; exit 1 ;;
-        esac
-    fi
-done
+python="$(dirname "$(command -v flwr)")/python"
+if [ ! -x "$python" ]; then python=python3; fi
+exec "$python" -m hcfl.flower.register "$@"

@@ -1,0 +1,57 @@
+"""The models that a run ends with, measured by the clients on their held-out data: one more message to each."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from hcfl.core import server
+from hcfl.core.setting import Setting
+from hcfl.core.state import RunState
+from hcfl.engines.flower.directory import Directory
+from hcfl.engines.flower.exchange import ask
+from hcfl.engines.flower.messages import Common, Measured, task_for
+
+LONGEST = 300
+"""Letters of what a client says that are shown."""
+
+
+@dataclass(frozen=True)
+class LastMeasurement:
+    """Ask the clients that are connected when a run ends."""
+
+    directory: Directory
+    common: Common
+    setting: Setting
+    timeout: float
+    on_missing: Callable[[int, str], None]
+    """Called with a client whose measurement does not count, and the reason."""
+
+    def __call__(self, state: RunState) -> float | None:
+        """Return the accuracy over the held-out samples of all clients that answered; None if there are none."""
+        federation, method = self.setting.federation, self.setting.method
+        broadcast = server.broadcast(method, state.server, federation.classes)
+        nodes = {client: node for client, node in self.directory.connected().items() if len(federation.val[client])}
+        tasks = {
+            node: task_for(self.common, method, broadcast, client, state.clients.get(client))
+            for client, node in nodes.items()
+        }
+        found = ask(self.directory.grid, Measured, tasks, "evaluate", self.timeout)
+        right = samples = 0
+        for client, node in sorted(nodes.items()):
+            answer = found.received.get(node)
+            problem = found.failed[node] if answer is None else self._problem_with(answer, client)
+            if answer is None or problem is not None:
+                self.on_missing(client, str(problem))
+                continue
+            right, samples = right + answer.right, samples + answer.samples
+        return right / samples if samples else None
+
+    def _problem_with(self, answer: Measured, client: int) -> str | None:
+        """Return why an answer cannot be: the server knows how many held-out samples a client has."""
+        if answer.problem:
+            return ascii(answer.problem[:LONGEST])  # it is printed, and may hold anything
+        if (answer.experiment, answer.client) != (self.common.experiment, client):
+            return "answered as another client, or of another run"
+        samples = len(self.setting.federation.val[client])
+        if answer.samples != samples or not 0 <= answer.right <= samples:
+            return f"sent counts that cannot be: it has {samples} held-out samples"
+        return None
