@@ -38,11 +38,11 @@ class Form:
 
 
 FORMS: Mapping[str, Form] = {
+    "weights": Form(SINGLE, ("client", "clusters")),
     "sizes": Form(SINGLE, ("client",)),
     "row_participants": Form(WHOLE, ("rows",)),
     "started": Form(SINGLE, ("rows", "clusters")),
     "mass": Form(SINGLE, ("rows", "clusters")),
-    "weights": Form(SINGLE, ("client", "clusters")),
     "objective": Form(SINGLE, ("client",)),
     "counts": Form(SINGLE, ("client", "clusters", "classes")),
     "prototypes.class_means": Form(SINGLE, ("client", "classes", "features")),
