@@ -46,11 +46,11 @@ def three() -> Update:
 ANNOUNCED = [0, 0, 6, 0, 0, 10, 0, 4]
 
 
-def found(update, longest=10.0, announced=ANNOUNCED):
-    federation = SimpleNamespace(train=[range(samples) for samples in announced])
-    network, admission = SimpleNamespace(buffers=frozenset({"var"})), AdmissionConfig(longest_model=longest)
+def found(update, longest=10.0, announced=ANNOUNCED, received=RECEIVED, buffers=("var",)):
+    federation = SimpleNamespace(train=[range(n) for n in announced], val=[range(n // 2) for n in announced])
+    network, admission = SimpleNamespace(buffers=frozenset(buffers)), AdmissionConfig(longest_model=longest)
     chosen = setting_of(federation, None, network, admission=admission)
-    task = RoundTask(chosen, SimpleNamespace(ensemble=RECEIVED), update.clients, {})
+    task = RoundTask(chosen, SimpleNamespace(ensemble=received), update.clients, {})
     return {client: refusal.text for client, refusal in refusals(task, update).items()}
 
 
@@ -75,6 +75,7 @@ def prototypes(update, **parts):
 NONE, FINITE = "sent weights that are no distribution", "sent numbers that are not finite"
 MORE, COUNTS = "sent models that count more than its samples", "sent counts that are not of its samples"
 FORGED = "sent prototypes that cannot be those of its samples"
+HELD_OUT = "sent held_out that cannot be"
 CHANGES = [
     (lambda u: replace(u, sizes=second(u.sizes, torch.nan)), FINITE),
     (lambda u: replace(u, weights=second(u.weights, torch.inf)), FINITE),
@@ -100,6 +101,11 @@ CHANGES = [
     (lambda u: prototypes(u, class_counts=second(u.prototypes.class_counts, torch.tensor([60.0, 0.0]))), FORGED),
     (lambda u: prototypes(u, class_counts=second(u.prototypes.class_counts, torch.tensor([7.0, -1.0]))), FORGED),
     (lambda u: prototypes(u, mean=second(u.prototypes.mean, 1.0)), FORGED),
+    (lambda u: replace(u, held_out=second(u.held_out, torch.tensor([1e6, 1.0]))), HELD_OUT),
+    (lambda u: replace(u, held_out=second(u.held_out, torch.tensor([-1.0, 1.0]))), HELD_OUT),
+    (lambda u: replace(u, held_out=second(u.held_out, torch.tensor([4.0, 4.0]))), HELD_OUT),
+    # Two models that count in the same cluster.
+    (lambda u: replace(u, mass=second(u.mass, torch.tensor([6.0, 0.0]), 3)), MORE),
     # √(2·400² + 3·1) over √(2 + 3).
     (lambda u: models(u, "extractors", 400.0, 1), "sent a model that is 253 times as long as most others and the one"),
     (lambda u: models(u, "heads", 400.0, 3), "sent a model that is 310 times as long as most others and the one"),
@@ -118,10 +124,44 @@ def test_numbers_that_cannot_be_are_refused_and_nobody_else_is(change, reason):
     assert why.startswith(reason)
 
 
-def test_running_statistics_have_no_length():
+def statistics(**second_sent):
+    """Three clients whose models have running statistics; what the second one sent instead."""
     update = three()
-    long = {**update.models.extractors, "var": second(update.models.extractors["var"], 1e9)}
-    assert found(replace(update, models=replace(update.models, extractors=long))) == {}
+    usual = {
+        "bn.running_mean": torch.zeros(3, 2),
+        "bn.running_var": torch.ones(3, 2),
+        "bn.num_batches_tracked": torch.full((3,), 5),
+        "table": torch.ones(3, 2),
+    }
+    sent = {**usual, **{name: second(usual[name], value) for name, value in second_sent.items()}}
+    received = replace(RECEIVED, extractors={"e": torch.ones(1, 2), **{n: t[:1] for n, t in usual.items()}})
+    models = replace(update.models, extractors={"e": torch.ones(3, 2), **sent})
+    return found(replace(update, models=models), received=received, buffers=usual)
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "reason"),
+    [
+        ("bn.running_var", -1.0, "sent a running variance below 0"),
+        ("bn.running_var", torch.tensor([1.0, -1e-3]), "sent a running variance below 0"),
+        ("bn.running_var", torch.nan, FINITE),
+        ("bn.running_var", 1e9, "sent running variances whose roots are 3.16e+04 times those of most others"),
+        ("bn.running_mean", torch.inf, FINITE),
+        ("bn.running_mean", 1e30, "sent running means that are 1e+30 times as long as those of most others"),
+        ("bn.num_batches_tracked", -1, "sent a number of batches that cannot be"),
+        ("bn.num_batches_tracked", 2**62, "sent a number of batches that cannot be"),
+        ("table", 1e9, "sent buffers that are 1e+09 times as long as those of most others"),
+    ],
+)
+def test_running_statistics_that_cannot_be_are_refused(name, value, reason):
+    ((client, why),) = statistics(**{name: value}).items()
+    assert client == 2
+    assert why.startswith(reason)
+
+
+def test_running_statistics_of_other_data_are_let_in():
+    assert statistics() == {}
+    assert statistics(**{"bn.running_mean": 5.0, "bn.running_var": 20.0, "bn.num_batches_tracked": 400}) == {}
 
 
 def test_length_is_measured_by_most_others_or_by_what_was_sent_out_whichever_is_longer():

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 import pytest
 import torch
 from fake_grid import FakeGrid, _a_run  # noqa: F401
-from flwr.app import ArrayRecord, ConfigRecord, Error, Message, RecordDict
+from flwr.app import Array, ArrayRecord, ConfigRecord, Error, Message, RecordDict
 from flwr.supercore.task_identity import TaskIdentity
 from same import same_run
 
@@ -221,7 +221,8 @@ def changed(**parts):
 
     def change(message, reply):
         sent = records.unpack(Reply, reply.content)
-        return Message(records.pack(replace(sent, update=replace(sent.update, **parts))), reply_to=message)
+        update = None if sent.update is None else replace(sent.update, **parts)
+        return Message(records.pack(replace(sent, update=update)), reply_to=message)
 
     return change
 
@@ -242,6 +243,27 @@ def rubbish(message, reply):
     return Message(RecordDict({"arrays": ArrayRecord(), "values": ConfigRecord({"tree": "{"})}), reply_to=message)
 
 
+def typed(name, dtype):
+    """Answer with a tensor of another type."""
+
+    def change(message, reply):
+        sent = records.unpack(Reply, reply.content)
+        return changed(**{name: getattr(sent.update, name).to(dtype)})(message, reply)
+
+    return change
+
+
+def with_header(header):
+    """Answer with an array whose header is not one."""
+
+    def change(message, reply):
+        data = b"\x93NUMPY\x01\x00" + len(header).to_bytes(2, "little") + header
+        reply.content.array_records["arrays"]["update.sizes"] = Array("float32", (1,), "numpy.ndarray", data)
+        return reply
+
+    return change
+
+
 @pytest.mark.parametrize(
     ("what", "reason"),
     [
@@ -254,11 +276,31 @@ def rubbish(message, reply):
         (changed(weights=torch.ones(1, 7)), r"sent weights of shape \(1, 7\), but"),
         (changed(weights=torch.tensor([[2.0, -1.0]])), "sent weights that are no distribution"),
         (changed(sizes=torch.tensor([-5.0])), "sent a size of -5, which it cannot have"),
-        (changed(counts=None), "sent counts, prototypes or moments unlike the others"),
-        (changed(prototypes=Prototypes(*[torch.zeros(1, 3)] * 3)), "sent counts, prototypes or moments unlike"),
+        (changed(counts=None), "sent no counts"),
+        (
+            changed(prototypes=Prototypes(*[torch.zeros(1, 3)] * 3)),
+            r"sent prototypes.class_means of shape \(1, 3\), but \(1, 10, 128\)",
+        ),
         (changed(clients=(0,)), r"sent an update of clients \(0,\)"),
         (changed(signatures={4: torch.zeros(2)}), "sent an update of clients"),
         (changed(models=Ensemble({}, {"weight": torch.zeros(1, 2)}, "split")), "not those of the model"),
+        (typed("sizes", torch.float64), "sent sizes as float64, but float32 is needed"),
+        (typed("weights", torch.float64), "sent weights as float64, but float32 is needed"),
+        (typed("mass", torch.int32), "sent mass as int32, but float32 is needed"),
+        (typed("started", torch.complex64), "sent started as complex64, but float32 is needed"),
+        (typed("row_participants", torch.float32), "sent row_participants as float32, but int64 is needed"),
+        (typed("held_out", torch.bool), "sent held_out as bool, but float32 is needed"),
+        (changed(row_participants=torch.tensor(0)), r"sent row_participants of shape \(\), but"),
+        (changed(sizes=torch.tensor(5.0)), r"sent sizes of shape \(\), but \(1,\) is needed"),
+        (changed(held_out=None), "sent no held_out"),
+        (changed(held_out=torch.tensor([[1e6, 1.0]])), "sent held_out that cannot be: 1e.06 of 1 samples right"),
+        (changed(held_out=torch.tensor([[-1.0, 1.0]])), "sent held_out that cannot be"),
+        (changed(held_out=torch.tensor([[1e6, 1e6]])), "sent held_out that cannot be"),
+        (changed(sealed=5), "says that it is a sum or has noise, but neither was asked for"),
+        (changed(noised=True), "says that it is a sum or has noise, but neither was asked for"),
+        (with_header(b"{'descr': '<f4', 'fortran_order': False, 'shape': (1"), "sent what cannot be read"),
+        (with_header(b"{'descr': [['<f4']], 'fortran_order': 0, 'shape': 7}"), "sent what cannot be read"),
+        (with_header(b"(" * 400), "sent what cannot be read"),
     ],
 )
 def test_a_client_that_fails_is_as_if_it_had_not_taken_part(tmp_path, what, reason, without_client_3):
@@ -332,3 +374,14 @@ def test_a_run_that_is_killed_between_rounds_goes_on_as_if_nothing_had_happened(
     server_app.play(grid, told(ALL, out, resume=str(out)))
     same_run(out, with_everybody)
     assert [row["round"] for row in run_folder.rows(out, "metrics.jsonl")] == [1, 2, 3, 4]
+
+
+@pytest.mark.parametrize("flag", [{"sealed": 5}, {"noised": True}])
+def test_what_an_only_client_says_of_its_upload_does_not_let_it_in(tmp_path, flag):
+    """Where one reply is all there is, nothing else hides its flags."""
+    config = from_flat(method="fedavg", engine="sequential", **{**SMALL, "participation": 1.0})
+    grid = simulated(6)
+    grid.before |= {node: [None, *[error] * 50] for node in range(101, 106)}
+    grid.before[100] = [None, *[changed(weights=torch.tensor([[5.0]]), mass=torch.tensor([[1e9]]), **flag)] * 50]
+    with pytest.raises(InputError, match=r"in round 2"):
+        server_app.play(grid, told(config, tmp_path / "flower", timeout=1.0, wait=2.0, quorum=0.1))

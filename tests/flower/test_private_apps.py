@@ -1,6 +1,8 @@
 """Private runs on a transport without processes: the same averages, and nothing of a single client in what arrives."""
 
+import re
 import shutil
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -163,6 +165,26 @@ def test_runs_with_noise(tmp_path, mode, method):
     summary = (tmp_path / "run" / "summary.json").read_text()
     assert '"epsilon": null' not in summary
     assert '"delta": 1e-05' in summary
+
+
+@pytest.mark.parametrize("mode", ["local-dp", "central-dp"])
+@pytest.mark.parametrize("part", ["head.", "counts", "size"])
+def test_an_upload_beyond_what_clipping_leaves_is_refused(tmp_path, mode, part):
+    """Its sum with others hides nothing here: the server sees each upload."""
+
+    def longer(message, reply):
+        sent = records.unpack(Upload, reply.content)
+        parts = {name: tensor * (1e6 if name.startswith(part) else 1) for name, tensor in sent.parts.items()}
+        parts |= {"size": torch.ones(1)} if part == "size" else {}
+        return Message(records.pack(replace(sent, parts=parts)), reply_to=message)
+
+    grid = FakeGrid({100 + c: ("", {"partition-id": c, "num-partitions": 6}) for c in range(6)})
+    grid.before[102] = [longer]
+    play(tmp_path / "run", grid, 0.5, method="fedrc", privacy=mode, clip=0.5, rounds=1)
+    (row,) = [row for row in run_folder.rows(tmp_path / "run", "events.jsonl") if row["event"] in ("absent", "refused")]
+    assert row["client"] == 2
+    words = "sent size of shape" if part == "size" else "sent an upload of norm .*, but at most .* is possible"
+    assert re.match(words, row["reason"])
 
 
 def test_noise_that_is_too_much_is_said(tmp_path):

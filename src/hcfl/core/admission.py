@@ -4,6 +4,7 @@ First each message by itself, before it is joined with others: its form (`proble
 a round at once: their numbers (`refusals`). All engines pass here; a refused upload is treated as if it had not come.
 """
 
+import math
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -15,6 +16,7 @@ from torch import Tensor
 from hcfl.core import serialization
 from hcfl.core.setting import RoundTask
 from hcfl.core.state import Update
+from hcfl.core.upload_form import Wanted, problem_with_form
 from hcfl.models import Params
 from hcfl.models.ensemble import Ensemble
 from hcfl.tiers import Prototypes
@@ -53,6 +55,8 @@ class Asked:
     clusters: int
     ensemble: Ensemble
     """The models that it got."""
+    wanted: Wanted | None = None
+    """What the server asked for beside models; None where the upload was computed in this process."""
 
 
 def problem_with(update: Update, round_: int, asked: Asked) -> str | None:
@@ -61,34 +65,26 @@ def problem_with(update: Update, round_: int, asked: Asked) -> str | None:
         return f"answered in round {round_}, but this is round {asked.round}"
     if update.clients != (asked.client,) or set(update.signatures) - {asked.client} or update.missing:
         return f"sent an update of clients {update.clients}"
-    rows, number = len(update.row_participants), asked.clusters
-    shapes = {
-        "weights": (update.weights, (1, number)),
-        "sizes": (update.sizes, (1,)),
-        "row_participants": (update.row_participants, (rows,)),
-        "started": (update.started, (rows, number)),
-        "mass": (update.mass, (rows, number)),
-        "objective": (update.objective, (1,)),
-        "held_out": (update.held_out, (1, 2)),
-    }
-    for name, (tensor, shape) in shapes.items():
-        if tensor is not None and tuple(tensor.shape) != shape:
-            return f"sent {name} of shape {tuple(tensor.shape)}, but {shape} is needed"
-    shared = asked.ensemble.topology == "split"
+    if problem := problem_with_form(update, asked.clusters, asked.wanted):
+        return problem
+    rows, shared = len(update.row_participants), asked.ensemble.topology == "split"
     models = {
         "extractors": (update.models.extractors, asked.ensemble.extractors, 1 if shared else rows),
         "heads": (update.models.heads, asked.ensemble.heads, rows),
     }
     for name, (sent, got, count) in models.items():
-        if _shapes(sent, count) != _shapes(got, count) or any(len(tensor) != count for tensor in sent.values()):
+        needed = {part: (tensor.dtype, (count, *tensor.shape[1:])) for part, tensor in got.items()}
+        if {part: (tensor.dtype, tuple(tensor.shape)) for part, tensor in sent.items()} != needed:
             return f"sent {name} that are not those of the model"
-    if update.row_participants.any() or not rows:
+    if update.models.topology != asked.ensemble.topology:
+        return f"sent models as {update.models.topology}, but they are {asked.ensemble.topology}"
+    if update.row_participants.any():
         return "sent models that belong to no client"
+    if update.moments is not None:  # here, since sums over all clients do not show it
+        size = float(update.sizes)
+        if not abs(float(update.moments.mass.sum()) - size) <= ROUNDING * size:
+            return "sent moments that are not of its samples"
     return None
-
-
-def _shapes(params: Mapping[str, Tensor], count: int) -> dict[str, tuple[torch.dtype, tuple[int, ...]]]:
-    return {name: (tensor.dtype, (count, *tensor.shape[1:])) for name, tensor in params.items()}
 
 
 def unlike(updates: Sequence[Update]) -> list[int]:
@@ -134,8 +130,14 @@ def _checks(task: RoundTask, update: Update) -> Iterator[Check]:
     finite = _finite(update, measured=not buffers and bool(lengths.isfinite().all()))
     yield ~finite, lambda _: NOT_FINITE
 
+    if buffers:
+        yield from _running(task, update, finite)
+
     if not update.noised:  # noise hides whether weights and counts can be those of a client
-        yield from _of_samples(update, [len(rows) for rows in task.setting.federation.train])
+        announced = [len(rows) for rows in task.setting.federation.train]
+        yield from _of_samples(update, announced)
+        if update.held_out is not None:
+            yield _held_out(update, announced, [len(rows) for rows in task.setting.federation.val])
 
     fine = lengths[finite[update.row_participants]]
     if len(fine):
@@ -145,6 +147,80 @@ def _checks(task: RoundTask, update: Update) -> Iterator[Check]:
             _by_participant(update, ratio > longest),
             lambda at: _too_long(float(ratio[update.row_participants == at].max())),
         )
+
+
+MEAN, VARIANCE, BATCHES = "running_mean", "running_var", "num_batches_tracked"
+"""How the names of batch normalisation's buffers end."""
+
+OTHER = "other buffers"
+
+STATISTICS = {
+    VARIANCE: "running variances whose roots are {}",
+    MEAN: "running means that are {} as long as",
+    OTHER: "buffers that are {} as long as",
+}
+
+SMALLEST = 1e-3
+"""Statistics are never too long that are shorter."""
+
+MOST_BATCHES = 2**40
+"""No client trains on more batches."""
+
+
+def _running(task: RoundTask, update: Update, finite: Tensor) -> Iterator[Check]:
+    """Check running statistics: variances are not negative, and nothing is far longer than it usually is.
+
+    Each kind is compared with the median of the round and with what was sent out, whichever is longer; variances by
+    their roots. Means are compared with the roots of the variances, too: new models are sent out with means of 0.
+    """
+    names, longest = task.setting.network.buffers, task.setting.admission.longest_model
+    sent, got = (_statistics(models.extractors, names) for models in (update.models, task.broadcast.ensemble))
+    owners = torch.arange(len(update.clients)) if update.models.topology == "split" else update.row_participants
+
+    def of_clients(rows: Tensor) -> Tensor:
+        return torch.zeros(len(update.clients), dtype=torch.bool).index_fill(0, owners[rows], True)
+
+    if VARIANCE in sent:
+        yield of_clients((sent[VARIANCE] < 0).any(dim=1)), _impossible("sent a running variance below 0")
+    if BATCHES in sent:
+        impossible = (sent[BATCHES] < 0) | (sent[BATCHES] > MOST_BATCHES)
+        yield of_clients(impossible.any(dim=1)), _impossible("sent a number of batches that cannot be")
+    for kind in (VARIANCE, MEAN, OTHER):
+        if kind in sent:
+            ratio = _ratio(kind, sent, got, finite[owners])
+            yield of_clients(ratio > longest), _long_statistics(kind, ratio, owners)
+
+
+def _statistics(extractors: Params, names: frozenset[str]) -> dict[str, Tensor]:
+    """Return the buffers of each kind, (models, numbers), on the CPU."""
+    kinds: dict[str, list[Tensor]] = {}
+    for name in sorted(names & extractors.keys()):
+        kind = next((end for end in (MEAN, VARIANCE, BATCHES) if name.endswith(end)), OTHER)
+        tensor = extractors[name]
+        kinds.setdefault(kind, []).append(tensor.reshape(len(tensor), -1).double().cpu())
+    return {kind: torch.cat(tensors, dim=1) for kind, tensors in kinds.items()}
+
+
+def _ratio(kind: str, sent: Mapping[str, Tensor], got: Mapping[str, Tensor], finite: Tensor) -> Tensor:
+    """Return how many times as long as usual one kind of statistics is, (models,)."""
+
+    def lengths(held: Mapping[str, Tensor], which: str) -> Tensor:
+        squares = held[which].clamp_min(0) if which == VARIANCE else held[which].square()
+        return squares.sum(dim=1).sqrt()
+
+    mine = lengths(sent, kind)
+    usual = [float(lengths(got, kind).max()), SMALLEST]
+    usual += [float(mine[finite].median())] if finite.any() else []
+    usual += [float(lengths(got, VARIANCE).max())] if kind == MEAN and VARIANCE in got else []
+    return mine / max(usual)
+
+
+def _long_statistics(kind: str, ratio: Tensor, owners: Tensor) -> Callable[[int], Refusal]:
+    def refusal(at: int) -> Refusal:
+        times = f"{float(ratio[owners == at].max()):.3g} times"
+        return Refusal("too long", f"sent {STATISTICS[kind].format(times)} those of most others")
+
+    return refusal
 
 
 def _too_long(ratio: float) -> Refusal:
@@ -173,7 +249,10 @@ def _of_samples(update: Update, announced: Sequence[int]) -> Iterator[Check]:
     mass, started, own = update.mass, update.started, sizes[update.row_participants].unsqueeze(1)
     mixed = (started < 0).any(dim=1) | ((started.sum(dim=1) - 1).abs() > ROUNDING)
     counts_too_much = ((mass < 0) | (mass > own * (1 + ROUNDING))).any(dim=1)
-    yield _by_participant(update, mixed | counts_too_much), _impossible("sent models that count more than its samples")
+    together = torch.zeros_like(update.weights).index_add(0, update.row_participants, mass.to(update.weights))
+    several_times = (together > sizes.unsqueeze(1) * (1 + ROUNDING)).any(dim=1)
+    wrong = _by_participant(update, mixed | counts_too_much) | several_times
+    yield wrong, _impossible("sent models that count more than its samples")
 
     if update.counts is not None:
         off = (update.counts.sum(dim=(1, 2)) - sizes).abs() > ROUNDING * sizes
@@ -181,6 +260,25 @@ def _of_samples(update: Update, announced: Sequence[int]) -> Iterator[Check]:
     if update.prototypes is not None:
         forged = _forged(update.prototypes, sizes).cpu()
         yield forged, _impossible("sent prototypes that cannot be those of its samples")
+
+
+def _held_out(update: Update, train: Sequence[int], held_out: Sequence[int]) -> Check:
+    """Check 0 ≤ right ≤ samples ≤ what the client announced, of what it holds out.
+
+    A client whose training data have grown may hold out more in the same proportion; one that announced nothing can
+    have as much as the largest.
+    """
+    assert update.held_out is not None
+    right, samples = update.held_out.double().unbind(dim=1)
+    largest = MOST_SAMPLES * max(held_out, default=0) or torch.inf
+    most = [
+        math.ceil(held_out[client] * max(1.0, size / train[client])) if train[client] else largest
+        for client, size in zip(update.clients, update.sizes.nan_to_num(posinf=0).tolist(), strict=True)
+    ]
+    wrong = ~((right >= 0) & (right <= samples) & (samples <= torch.tensor(most, dtype=torch.float64)))
+    return wrong, lambda at: Refusal(
+        "impossible", f"sent held_out that cannot be: {float(right[at]):g} of {float(samples[at]):g} samples right"
+    )
 
 
 def _finite(update: Update, measured: bool) -> Tensor:

@@ -131,9 +131,12 @@ def _by_phase(*times: float) -> dict[str, float]:
 
 
 def _share(held_out: Tensor) -> float | None:
-    """Return the accuracy from held_out (participants, 2), measured on the models the round began with."""
+    """Return the accuracy from held_out (participants, 2), measured on the models the round began with.
+
+    None where there are no samples, or where a sum that hides single clients is no share.
+    """
     right, samples = held_out.sum(dim=0).tolist()
-    return right / samples if samples else None
+    return right / samples if samples and 0 <= right <= samples * (1 + 1e-6) else None
 
 
 def _without_shared_class(method: Method, update: Update) -> float | None:

@@ -128,6 +128,11 @@ def _own(node: Mapping[str, Any], kind: str, val_share: float, seed: int, client
     )
 
 
+def _only_length(samples: int) -> Tensor:
+    """Stand for samples of which the server knows only how many there are: whatever their number, in no memory."""
+    return torch.zeros((), dtype=torch.long).expand(samples)
+
+
 @dataclass(frozen=True)
 class Agreement:
     """What the clients of a federation agreed on before its first round; a resumed run needs it again."""
@@ -169,8 +174,8 @@ class Agreement:
             settings=settings.model_copy(update={"source": "clients", "partition": "natural"}),
             x=torch.zeros(0, *self.shape),
             y=torch.zeros(0, dtype=torch.long),
-            train=tuple(torch.arange(train) for train, _ in self.sizes),
-            val=tuple(torch.arange(train, train + held_out) for train, held_out in self.sizes),
+            train=tuple(_only_length(train) for train, _ in self.sizes),
+            val=tuple(_only_length(held_out) for _, held_out in self.sizes),
             test_x=None,
             newcomers=(),
             scaling=self.common.scaling,

@@ -3,7 +3,7 @@
 import json
 import time
 from contextlib import ExitStack
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from uuid import uuid4
@@ -12,16 +12,17 @@ from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
 
 from hcfl.core import serialization, server
-from hcfl.core.record import Record
+from hcfl.core.record import Record, Row
 from hcfl.core.setting import Engine, uploads_needed
 from hcfl.data import Federation
 from hcfl.engines.flower.directory import Directory
 from hcfl.engines.flower.engine import Remote
 from hcfl.engines.flower.last import LastMeasurement
-from hcfl.engines.flower.messages import Common, Question
+from hcfl.engines.flower.messages import Common, Introduction, Question
 from hcfl.engines.flower.private_engine import Private
 from hcfl.errors import InputError
 from hcfl.flower.client_data import Agreement, agree
+from hcfl.flower.introductions import problem_with_introduction, unlike_others
 from hcfl.flower.run_settings import RunSettings, read
 from hcfl.runs import atomic_file
 from hcfl.runs import folder as run_folder
@@ -65,13 +66,16 @@ def play(grid: Grid, settings: RunSettings) -> None:
     question = Question(settings.names, config.seed, config.data.val_share, config.data.kind)
     if config.privacy.mode != "none" and settings.names:
         question = replace(question, classes=_named(settings.public.classes))
-    directory = Directory(grid, question, settings.patience.timeout, partial(_refuse, out))
+    log = RefusalLog(out)
+    directory = Directory(grid, question, settings.patience.timeout, log)
+    if settings.names:
+        directory.accept = partial(problem_with_introduction, private=bool(question.classes))
 
     if opened:
         agreement = _read(out).with_names(settings.names)
     else:
-        agreement = _deployed(settings, directory) if settings.names else _simulated(out)
-    directory.accept = agreement.problem_with
+        agreement = _deployed(settings, directory, log) if settings.names else _simulated(out)
+    directory.accept = partial(_problem_with, agreement, bool(question.classes))
     directory.introduced = agreement.introduced
     prepared = prepare(config, agreement.federation(config.data) if settings.names else None)
     if not settings.names:
@@ -87,6 +91,7 @@ def play(grid: Grid, settings: RunSettings) -> None:
         else:
             until_the_end.enter_context(run_folder.begun(out, prepared.config))
         until_the_end.enter_context(held(out))
+        log.begin()
         with saving(out):
             _write(out, replace(agreement, common=common))
         engine: Engine = Remote(directory, common, settings.patience)
@@ -106,17 +111,23 @@ def _simulated(out: Path) -> Agreement:
     return Agreement(Common(uuid4().hex, "", (), state_folder=str(out / STATES)))
 
 
-def _deployed(settings: RunSettings, directory: Directory) -> Agreement:
+def _deployed(settings: RunSettings, directory: Directory, log: "RefusalLog") -> Agreement:
     """Wait for all clients, at most `timeout`, then for a quorum, at most `wait`; return their agreement."""
     names, patience, began = settings.names, settings.patience, time.monotonic()
     needed = uploads_needed(settings.quorum, len(names))
     directory.wait_for(range(len(names)), len(names), min(patience.timeout, patience.limit))
-    here = directory.wait_for(range(len(names)), needed, patience.limit - (time.monotonic() - began))
+    while True:
+        here = directory.wait_for(range(len(names)), needed, patience.limit - (time.monotonic() - began))
+        odd = unlike_others({node: directory.known[node] for node in here.values()})
+        for node, reason in odd.items():
+            directory.refuse(node, directory.known[node].name, reason)
+        if not odd:
+            break
     if len(here) < needed:
         absent = ", ".join(name for client, name in enumerate(names) if client not in here)
         raise InputError(
             f"wait = {patience.limit:g}: {needed} clients are needed to begin, but {len(here)} of {len(names)} came "
-            f"(missing: {absent})"
+            f"(missing: {absent}){log.sentence()}"
         )
     introductions = [directory.known[node] for node in here.values()]
     return agree(uuid4().hex, names, introductions, settings.public if directory.question.classes else None)
@@ -143,10 +154,41 @@ def _with_engine(prepared: Prepared, engine: Engine, quorum: float) -> Prepared:
     return replace(prepared, setting=replace(prepared.setting, engine=engine, admission=admission))
 
 
-def _refuse(out: Path, name: str, reason: str) -> None:
-    print(f"Refused: {name} ({reason})", flush=True)
-    if (out / run_folder.CONFIG).exists():
-        run_folder.append_event(out, {"event": "refused", "round": 0, "client": name, "reason": reason})
+def _problem_with(agreement: Agreement, private: bool, introduction: Introduction) -> str | None:
+    """Return why a client that comes late cannot take part, if so."""
+    if agreement.names and (problem := problem_with_introduction(introduction, private)):
+        return problem
+    return agreement.problem_with(introduction)
+
+
+@dataclass
+class RefusalLog:
+    """Says which nodes cannot take part, and writes it to `events.jsonl` as soon as there is one."""
+
+    out: Path
+    begun: bool = False
+    early: list[Row] = field(default_factory=list)
+    """The rows from before the run folder was begun."""
+
+    def __call__(self, name: str, reason: str) -> None:
+        """Note why a node was refused."""
+        print(f"Refused: {name} ({reason})", flush=True)
+        row: Row = {"event": "refused", "round": 0, "client": name, "reason": reason}
+        if self.begun:
+            run_folder.append_event(self.out, row)
+        else:
+            self.early.append(row)
+
+    def begin(self) -> None:
+        """Write down what was noted so far; the run folder is there now."""
+        self.begun = True
+        for row in self.early:
+            run_folder.append_event(self.out, row)
+
+    def sentence(self) -> str:
+        """Return the reasons as the end of a sentence."""
+        reasons = "; ".join(f"{row['client']} ({row['reason']})" for row in self.early)
+        return f"; refused: {reasons}" if reasons else ""
 
 
 def _say(federation: Federation, record: Record) -> None:

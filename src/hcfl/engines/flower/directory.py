@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 from flwr.serverapp import Grid
 
-from hcfl.engines.flower.exchange import ask
+from hcfl.engines.flower.exchange import ask, brief
 from hcfl.engines.flower.messages import Introduction, Question
 
 PAUSE = 1.0
@@ -45,8 +45,9 @@ class Directory:
                 if problem is None:
                     self.known[node] = introduction
                 else:
-                    self.refused[node] = problem
-                    self.on_refused(nodes[node] or introduction.name or str(node), problem)
+                    self.refuse(node, nodes[node] or introduction.name, problem)
+            for node in answers.unreadable:
+                self.refuse(node, nodes[node], answers.failed[node])
         return {self.known[node].client: node for node in nodes if node in self.known}
 
     def wait_for(self, clients: Iterable[int], number: int, patience: float) -> dict[int, int]:
@@ -56,8 +57,21 @@ class Directory:
             time.sleep(PAUSE)
         return found
 
+    def refuse(self, node: int, name: str, problem: str) -> None:
+        """Leave a node out from now on, and say why."""
+        self.known.pop(node, None)
+        self.refused[node] = brief(problem)
+        self.on_refused(brief(name) or str(node), self.refused[node])
+
     def _problem(self, registered: str, introduction: Introduction) -> str | None:
-        """Return why a node cannot take part: its name is the one its key was registered under, and no other."""
+        """Return why a node cannot take part: its name and number are those its key was registered under, no others."""
         if registered and introduction.name != registered:
             return f"says that it is {introduction.name!r}, but its key is that of {registered!r}"
+        names, name = self.question.clients, registered or introduction.name
+        if names and name not in names:
+            return introduction.problem or f"{name!r} is not among the clients of this run"
+        if names and introduction.client != names.index(name):
+            return f"says that it is client {introduction.client}, but its key is that of client {names.index(name)}"
+        if introduction.client < 0:
+            return introduction.problem or f"says that it is client {introduction.client}"
         return self.accept(introduction)

@@ -5,10 +5,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 from hcfl.core import admission
-from hcfl.core.setting import RoundTask
+from hcfl.core.setting import RoundTask, Setting
 from hcfl.core.state import ClientState, Missing, Update
 from hcfl.engines.flower.directory import PAUSE, Directory
-from hcfl.engines.flower.exchange import ask
+from hcfl.engines.flower.exchange import ask, brief
 from hcfl.engines.flower.messages import Common, Reply, Task, answers, asked_of, task_for
 from hcfl.errors import InputError
 from hcfl.tiers import Weights
@@ -47,7 +47,7 @@ class Remote:
             known = {client: None if client in self.lost else task.states.get(client) for client in wanted}
             method, connected = task.setting.method, [client for client in wanted if client in nodes]
             tasks = {client: task_for(self.common, method, broadcast, client, known[client]) for client in connected}
-            failed, lost = self._ask(tasks, nodes, updates)
+            failed, lost = self._ask(task.setting, tasks, nodes, updates)
             missing |= failed
             if not lost and len(updates) >= needed:
                 break
@@ -65,22 +65,25 @@ class Remote:
         return update, [ClientState(broadcast.round, broadcast.clusters, Weights(row)) for row in rows]
 
     def _ask(
-        self, tasks: Mapping[int, Task], nodes: Mapping[int, int], updates: dict[int, Update]
+        self, setting: Setting, tasks: Mapping[int, Task], nodes: Mapping[int, int], updates: dict[int, Update]
     ) -> tuple[dict[int, Missing], set[int]]:
         """Ask clients; add what they answer to `updates`. Return which failed and why, and which start anew."""
         client_of = {nodes[client]: client for client in tasks}
         questions = {nodes[client]: task for client, task in tasks.items()}
         found = ask(self.directory.grid, Reply, questions, "train", self.patience.timeout)
-        failed = {client_of[node]: Missing(client_of[node], reason) for node, reason in found.failed.items()}
+        failed = {
+            client_of[node]: Missing(client_of[node], reason, refused=node in found.unreadable)
+            for node, reason in found.failed.items()
+        }
         lost: set[int] = set()
         for node, reply in found.received.items():
             client = client_of[node]
             if reply.problem or reply.update is None:
-                failed[client] = Missing(client, reply.problem or "sent nothing")
+                failed[client] = Missing(client, brief(reply.problem) or "sent nothing")
                 if reply.lost and client not in self.lost:
                     lost.add(client)
-            elif problem := self._problem_with(reply, reply.update, tasks[client]):
-                failed[client] = Missing(client, problem, refused=True)
+            elif problem := self._problem_with(reply, reply.update, tasks[client], setting):
+                failed[client] = Missing(client, brief(problem), refused=True)
             else:
                 updates[client] = reply.update
         for client in admission.unlike(list(updates.values())):
@@ -88,7 +91,7 @@ class Remote:
             failed[client] = Missing(client, admission.UNLIKE.text, refused=True)
         return failed, lost
 
-    def _problem_with(self, reply: Reply, update: Update, task: Task) -> str | None:
+    def _problem_with(self, reply: Reply, update: Update, task: Task, setting: Setting) -> str | None:
         if not answers(reply, task, self.common.experiment):
             return f"answered as client {reply.client} of {reply.experiment}"
-        return admission.problem_with(update, reply.round, asked_of(task))
+        return admission.problem_with(update, reply.round, asked_of(task, setting))

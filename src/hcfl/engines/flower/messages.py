@@ -15,7 +15,9 @@ from torch import Tensor
 from hcfl.core.admission import Asked
 from hcfl.core.client import placed, weights_of_today
 from hcfl.core.cluster_log import FIRST, SECOND, Change, Merge, Move, Removal, Rule, Split
+from hcfl.core.setting import Setting
 from hcfl.core.state import Broadcast, ClientState, Update
+from hcfl.core.upload_form import wanted_of
 from hcfl.methods import Method
 from hcfl.models.ensemble import Ensemble
 from hcfl.models.inputs import Scaling
@@ -210,6 +212,7 @@ def answers(reply: Reply, task: Task, experiment: str) -> bool:
     return (reply.experiment, reply.client) == (experiment, task.client)
 
 
-def asked_of(task: Task) -> Asked:
+def asked_of(task: Task, setting: Setting) -> Asked:
     """Return what the upload that answers a task has to fit."""
-    return Asked(task.round, task.client, len(task.clusters), task.ensemble)
+    wanted = wanted_of(setting, task.ensemble, task.gaussians, new=task.since == 0, measured=True)
+    return Asked(task.round, task.client, len(task.clusters), task.ensemble, wanted)

@@ -154,6 +154,9 @@ class Private:
         keys = {c: AskShares(session, {peer: public[peer] for peer in peers[c]}) for c in public}
         shared, more = self._ask(Shares, keys if len(public) >= secagg.FEWEST else {}, nodes, "query.shares")
         failed |= more
+        short = [c for c, one in shared.items() if not set(peers[c]) - {c} <= set(one.ciphertexts)]
+        failed |= dict.fromkeys(short, "sent no shares for some of its neighbours")
+        shared = {client: one for client, one in shared.items() if client not in short}
 
         questions = {
             client: SealedTask(
@@ -201,7 +204,8 @@ class Private:
         """Ask clients for their summands; return those that have the right form."""
         answers, failed = self._ask(Upload, questions, nodes, message_type)
         lost = {client for client, upload in answers.items() if upload.lost}
-        problems = {client: problem_with_upload(upload, tasks[client], dtype) for client, upload in answers.items()}
+        seen = self.privacy if self.privacy.mode in NOISED else None  # masks hide norms
+        problems = {c: problem_with_upload(upload, tasks[c], dtype, seen) for c, upload in answers.items()}
         failed |= {client: problem for client, problem in problems.items() if problem is not None}
         uploads = {client: upload for client, upload in answers.items() if client not in failed}
         for client in unlike(uploads) if uploads else []:

@@ -3,15 +3,23 @@
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
+from math import log, sqrt
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from hcfl.config import PrivacyConfig
+from hcfl.engines.flower.exchange import brief
 from hcfl.engines.flower.messages import Task
 from hcfl.engines.flower.secagg import PublicKeys
+from hcfl.privacy.noise import bound, deviation
 from hcfl.privacy.sums import MODELS, Parts, is_model
+from hcfl.privacy.vectors import length
+
+ROUNDING = 1e-4
+"""The relative rounding error of norms: uploads are in single precision."""
 
 FAILED = "could not do its part; its own log says why"
 DIVERGED = "training diverged"
@@ -93,10 +101,53 @@ def separated(vector: Tensor, like: Parts) -> dict[str, Tensor]:
     return {name: piece.view(like[name].shape) for name, piece in zip(names, pieces, strict=True)}
 
 
-def problem_with_upload(upload: Upload, task: Task, dtype: torch.dtype) -> str | None:
-    """Return what is wrong with an upload, if something is: then it does not count."""
+UNLIKELY = 1e-9
+"""The chance that the noise of an honest client is longer than what is let in."""
+
+
+def longest_upload(privacy: PrivacyConfig, parts: Parts) -> float:
+    """Return the largest norm that an upload with noise can have.
+
+    Without noise it is `bound`: changes of models have at most `clip`, and so has each kind of shares. A client's own
+    noise z (local-dp) has d numbers of deviation σ, and P(‖z‖ > σ·(√d + t)) ≤ exp(−t²/2): t is chosen so that this is
+    `UNLIKELY`.
+    """
+    assert privacy.clip is not None
+    largest = bound(parts, privacy.clip) * (1 + ROUNDING)
+    if privacy.mode != "local-dp":
+        return largest
+    numbers = sum(part.numel() for part in parts.values())
+    return largest + deviation(privacy, parts, 1) * (sqrt(numbers) + sqrt(-2 * log(UNLIKELY)))
+
+
+def problem_with_bounds(parts: Parts, task: Task, privacy: PrivacyConfig) -> str | None:
+    """Return what is wrong with summands that should be clipped, in a run with noise."""
+    assert privacy.clip is not None
+    clusters, shares = len(task.clusters), {name: part for name, part in parts.items() if not is_model(name)}
+    forms = {"mass": (clusters,), "counts": (clusters, len(task.common.class_names))}
+    for name, part in shares.items():
+        if tuple(part.shape) != forms.get(name):
+            return f"sent {name} of shape {tuple(part.shape)}, but {forms.get(name, 'nothing')} is needed"
+    models = {name: part for name, part in parts.items() if is_model(name)}
+    kinds: list[Parts] = [models, *({name: part} for name, part in shares.items())]
+    longest = longest_upload(privacy, parts)
+    if privacy.mode == "central-dp":  # without noise, each kind shows whether it was clipped
+        longest = privacy.clip * (1 + ROUNDING)
+    else:
+        kinds = [parts]
+    found = max(length(kind) for kind in kinds)
+    return None if found <= longest else f"sent an upload of norm {found:.3g}, but at most {longest:.3g} is possible"
+
+
+def problem_with_upload(
+    upload: Upload, task: Task, dtype: torch.dtype, privacy: PrivacyConfig | None = None
+) -> str | None:
+    """Return what is wrong with an upload, if something is: then it does not count.
+
+    `privacy` says how uploads were to be clipped, where the server can see it.
+    """
     if upload.problem:
-        return upload.problem
+        return brief(upload.problem)
     if (upload.experiment, upload.round, upload.client) != (task.common.experiment, task.round, task.client):
         return f"answered as client {upload.client} in round {upload.round} of {upload.experiment}"
     asked = {
@@ -109,7 +160,7 @@ def problem_with_upload(upload: Upload, task: Task, dtype: torch.dtype) -> str |
         return "sent changes that are not those of the model"
     if any(part.dtype != dtype or not part.isfinite().all() for part in upload.parts.values()):
         return "sent numbers that are not finite"
-    return None
+    return None if privacy is None else problem_with_bounds(upload.parts, task, privacy)
 
 
 def unlike(uploads: Mapping[int, Upload]) -> list[int]:
