@@ -8,7 +8,7 @@ import torch
 
 from hcfl.config import AdmissionConfig
 from hcfl.core import rounds, server
-from hcfl.core.admission import Asked, only, problem_with, refusals, unlike
+from hcfl.core.admission import Asked, most_held_out, only, problem_with, refusals, unlike
 from hcfl.core.client import take_part
 from hcfl.core.setting import RoundTask
 from hcfl.core.state import Missing, Update
@@ -236,3 +236,12 @@ def test_an_update_without_some_is_what_the_others_send(planted, name):
     expected = Update.join([sent([client]) for client in (1, 6)])
     for part in fields(Update):
         assert same_value(getattr(kept, part.name), getattr(expected, part.name)), part.name
+
+
+def test_a_client_whose_data_have_grown_may_hold_out_more_in_the_same_proportion():
+    train, held_out = [90, 0, 9], [10, 0, 1]
+    assert most_held_out(train, held_out, 0, 90.0) == 10
+    assert most_held_out(train, held_out, 0, 45.0) == 10
+    assert most_held_out(train, held_out, 0, 135.0) == 15
+    assert most_held_out(train, held_out, 1, 50.0) == 100  # it announced nothing: ten times the largest
+    assert most_held_out([0], [0], 0, 5.0) == torch.inf

@@ -262,17 +262,23 @@ def _of_samples(update: Update, announced: Sequence[int]) -> Iterator[Check]:
         yield forged, _impossible("sent prototypes that cannot be those of its samples")
 
 
-def _held_out(update: Update, train: Sequence[int], held_out: Sequence[int]) -> Check:
-    """Check 0 ≤ right ≤ samples ≤ what the client announced, of what it holds out.
+def most_held_out(train: Sequence[int], held_out: Sequence[int], client: int, size: float) -> float:
+    """Return how many samples a client can hold out that announced `train` and `held_out`, and now trains on `size`.
 
     A client whose training data have grown may hold out more in the same proportion; one that announced nothing can
     have as much as the largest.
     """
+    if not train[client]:
+        return MOST_SAMPLES * max(held_out, default=0) or torch.inf
+    return math.ceil(held_out[client] * max(1.0, size / train[client]))
+
+
+def _held_out(update: Update, train: Sequence[int], held_out: Sequence[int]) -> Check:
+    """Check 0 ≤ right ≤ samples ≤ what the client can hold out."""
     assert update.held_out is not None
     right, samples = update.held_out.double().unbind(dim=1)
-    largest = MOST_SAMPLES * max(held_out, default=0) or torch.inf
     most = [
-        math.ceil(held_out[client] * max(1.0, size / train[client])) if train[client] else largest
+        most_held_out(train, held_out, client, size)
         for client, size in zip(update.clients, update.sizes.nan_to_num(posinf=0).tolist(), strict=True)
     ]
     wrong = ~((right >= 0) & (right <= samples) & (samples <= torch.tensor(most, dtype=torch.float64)))

@@ -4,14 +4,12 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from hcfl.core import server
+from hcfl.core.admission import most_held_out
 from hcfl.core.setting import Setting
 from hcfl.core.state import RunState
 from hcfl.engines.flower.directory import Directory
-from hcfl.engines.flower.exchange import ask
+from hcfl.engines.flower.exchange import ask, brief
 from hcfl.engines.flower.messages import Common, Measured, task_for
-
-LONGEST = 300
-"""Letters of what a client says that are shown."""
 
 
 @dataclass(frozen=True)
@@ -38,20 +36,22 @@ class LastMeasurement:
         right = samples = 0
         for client, node in sorted(nodes.items()):
             answer = found.received.get(node)
-            problem = found.failed[node] if answer is None else self._problem_with(answer, client)
+            size = float(state.server.sizes[client])
+            problem = found.failed[node] if answer is None else self._problem_with(answer, client, size)
             if answer is None or problem is not None:
                 self.on_missing(client, str(problem))
                 continue
             right, samples = right + answer.right, samples + answer.samples
         return right / samples if samples else None
 
-    def _problem_with(self, answer: Measured, client: int) -> str | None:
-        """Return why an answer cannot be: the server knows how many held-out samples a client has."""
+    def _problem_with(self, answer: Measured, client: int, size: float) -> str | None:
+        """Return why an answer cannot be; `size` is the number of samples that the client last trained on."""
         if answer.problem:
-            return ascii(answer.problem[:LONGEST])  # it is printed, and may hold anything
+            return brief(answer.problem)
+        federation = self.setting.federation
         if (answer.experiment, answer.client) != (self.common.experiment, client):
             return "answered as another client, or of another run"
-        samples = len(self.setting.federation.val[client])
-        if answer.samples != samples or not 0 <= answer.right <= samples:
-            return f"sent counts that cannot be: it has {samples} held-out samples"
+        train, held_out = ([len(rows) for rows in part] for part in (federation.train, federation.val))
+        if not 0 <= answer.right <= answer.samples <= most_held_out(train, held_out, client, size):
+            return f"sent counts that cannot be: {answer.right} of {answer.samples} held-out samples right"
         return None
