@@ -85,7 +85,7 @@ def free_path(parent: Path, name: str) -> Path:
 
 def discard(path: Path) -> None:
     """Delete the files of a run without a completed round, or without a readable checkpoint."""
-    for name in (CONFIG, *LOGS, LOCK):
+    for name in (CONFIG, *LOGS, CLIENTS, CLASSES, LOCK):
         (path / name).unlink(missing_ok=True)
     shutil.rmtree(path / CHECKPOINT, ignore_errors=True)
     if not any(path.iterdir()):
@@ -163,6 +163,25 @@ def save(path: Path, config: Config, federation: Federation, state: RunState) ->
     checkpoint.save(path / CHECKPOINT, state, federation.scaling, config)
 
 
+MOST_WEIGHTS = 1_000_000
+"""The most weights that are written as a table while a run is under way; a larger table is written once, at the end."""
+
+
+def show_clients(path: Path, federation: Federation, state: RunState) -> None:
+    """Write the tables of clients as they are now, for those who look at a run that is under way."""
+    if state.server.weights.numel() > MOST_WEIGHTS:
+        return
+    _write_table(path / CLIENTS, client_rows(federation, state))
+    if not (path / CLASSES).exists():  # it never changes
+        _write_table(path / CLASSES, class_rows(federation))
+
+
+def _write_table(path: Path, table: Sequence[Sequence[Any]]) -> None:
+    text = io.StringIO(newline="")
+    csv.writer(text).writerows([safe(cell) for cell in row] for row in table)
+    atomic_file.write_text(path, text.getvalue())
+
+
 def finish(
     path: Path,
     method: str,
@@ -178,9 +197,7 @@ def finish(
     """
     tables = {CLIENTS: client_rows(federation, state), CLASSES: class_rows(federation)}
     for name, table in tables.items():
-        text = io.StringIO(newline="")
-        csv.writer(text).writerows([safe(cell) for cell in row] for row in table)
-        atomic_file.write_text(path / name, text.getvalue())
+        _write_table(path / name, table)
     save(path, config, federation, state)
     concepts = None if federation.truth is None else federation.truth.concepts
     summary = summarise(method, config, concepts, metrics, val_last)

@@ -69,6 +69,7 @@ def play_on(
                 if is_due(checkpoint_every, record.round, began - saved, cost):
                     with saving(path):
                         run_folder.save(path, config, federation, state)
+                        run_folder.show_clients(path, federation, state)
                     saved, cost = perf_counter(), perf_counter() - began
                 if on_round is not None:
                     on_round(record)

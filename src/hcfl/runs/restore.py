@@ -1,6 +1,8 @@
 """Opens the folder of an interrupted run, to resume it from its newest intact checkpoint."""
 
 import json
+import os
+import socket
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -9,6 +11,7 @@ from math import inf
 from pathlib import Path
 from typing import Any
 
+import psutil
 from filelock import FileLock, Timeout
 
 from hcfl.config import Config
@@ -52,12 +55,20 @@ def held(path: Path) -> Iterator[None]:
             lock.acquire()
         except Timeout:
             raise InputError(f"run = {str(path)!r}: is under way, another process is playing it") from None
+        _sign(path / LOCK)
     try:
         yield
     finally:
         with suppress(OSError):  # Windows removes it on release
             (path / LOCK).unlink()
         lock.release()
+
+
+def _sign(lock: Path) -> None:
+    """Write into the lock file which process holds it, for `hcfl watch`."""
+    mine = {"pid": os.getpid(), "started": psutil.Process().create_time(), "host": socket.gethostname()}
+    with suppress(PermissionError):  # Windows locks the content, too
+        lock.write_text(json.dumps(mine), encoding="utf-8")
 
 
 def reopen(path: Path) -> Reopened:
