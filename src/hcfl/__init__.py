@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from hcfl.config import Config
     from hcfl.data import Federation
+    from hcfl.data.tables import Schema
     from hcfl.errors import InputError
     from hcfl.launch import run
     from hcfl.methods import METHODS, Method
@@ -22,7 +23,19 @@ if TYPE_CHECKING:
     from hcfl.studies.comparison import compare
 
 __version__ = version("hcfl")
-__all__ = ["METHODS", "Config", "Federation", "InputError", "Method", "Run", "compare", "load", "load_model", "run"]
+__all__ = [
+    "METHODS",
+    "Config",
+    "Federation",
+    "InputError",
+    "Method",
+    "Run",
+    "Schema",
+    "compare",
+    "load",
+    "load_model",
+    "run",
+]
 
 _HOMES = {
     "Config": "hcfl.config.schema",
@@ -31,6 +44,7 @@ _HOMES = {
     "METHODS": "hcfl.methods.registry",
     "Method": "hcfl.methods.method",
     "Run": "hcfl.runs.run",
+    "Schema": "hcfl.data.tables.schema",
     "compare": "hcfl.studies.comparison",
     "load": "hcfl.runs.load",
     "load_model": "hcfl.serving.export",

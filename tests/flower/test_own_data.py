@@ -3,11 +3,14 @@
 import re
 
 import numpy as np
+import pandas as pd
 import pytest
 from fake_grid import FakeGrid, _a_run  # noqa: F401
 from same import same_run
 from sklearn.datasets import load_digits
 
+import hcfl
+from hcfl.cli import main
 from hcfl.config import from_flat
 from hcfl.errors import InputError
 from hcfl.flower import client_app, server_app
@@ -57,6 +60,38 @@ def test_clients_with_their_own_files_are_what_one_file_with_all_of_them_is(tmp_
     same_run(tmp_path / "run", tmp_path / "pooled")
     table = (tmp_path / "run" / "clients.csv").read_text().splitlines()
     assert [line.split(",")[:2] for line in table[1:]] == [[name, "90"] for name in NAMES]
+
+
+def test_clients_with_their_own_tables_encode_them_by_the_schema_of_the_run(tmp_path):
+    draw = np.random.default_rng(0)
+    table = pd.DataFrame({"age": draw.integers(20, 90, 240), "ward": draw.choice(["A", "B"], 240)})
+    table["site"] = np.array(NAMES)[np.arange(240) % 3]
+    table.loc[(table.site == "west") & (table.ward == "A"), "ward"] = "C"  # a category that only one client has
+    table["outcome"] = np.where((table.age > 55) == (table.site != "west"), "sick", "well")
+    table.to_csv(tmp_path / "all.csv", index=False)
+    nodes = {}
+    for number, name in enumerate(NAMES):
+        part = table[table.site == name].drop(columns="site")
+        part.to_csv(tmp_path / f"{name}.csv", index=False)
+        config = {"name": name, "data": str(tmp_path / f"{name}.csv"), "state": str(tmp_path / "states" / name)}
+        nodes[100 + number] = (name, config)
+    schema = tmp_path / "schema.json"
+    files = [str(tmp_path / f"{name}.csv") for name in NAMES]
+    assert main(["data", "schema", *files, "--label", "outcome", "--out", str(schema)]) == 0
+    server_app.play(FakeGrid(nodes), told(tmp_path / "run", schema_file=str(schema)))
+    whole = from_flat(
+        **SETTINGS,
+        data=str(tmp_path / "all.csv"),
+        label="outcome",
+        client="site",
+        schema_file=str(schema),
+        engine="sequential",
+    )
+    execute(prepare(whole), tmp_path / "pooled")
+    same_run(tmp_path / "run", tmp_path / "pooled")
+    assert hcfl.load(tmp_path / "run").federation.schema == hcfl.Schema.load(schema)
+    with pytest.raises(InputError, match="is a table, so the run needs schema-file"):
+        server_app.play(FakeGrid(nodes), told(tmp_path / "other", timeout=0.1, wait=0.2))
 
 
 def test_a_client_that_comes_late_takes_part_from_then_on(tmp_path):

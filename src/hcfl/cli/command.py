@@ -67,7 +67,11 @@ def build_parser() -> argparse.ArgumentParser:
     theory.add_commands(commands)
 
     data = commands.add_parser("data", help="show a federation before training", allow_abbrev=False)
-    data.add_argument("source", metavar="SOURCE", nargs="?", help="a name, a file or a folder, as --data")
+    data.add_argument("source", metavar="SOURCE", nargs="?", help="a name, a file or a folder, as --data; or: schema")
+    data.add_argument(
+        "tables", metavar="FILE", nargs="*", help="after `schema`: write how the columns of these tables become inputs"
+    )
+    data.add_argument("--out", metavar="FILE", type=Path, default=Path("schema.json"), help="where a schema goes")
     data.add_argument(
         "--picture", metavar="FILE", type=Path, default=Path("federation.png"), help="where the picture goes"
     )
@@ -170,13 +174,38 @@ def _data(arguments: argparse.Namespace, console: Console) -> None:
     from hcfl.data import build
     from hcfl.report import plots, tables
 
+    if arguments.source == "schema":
+        _schema(arguments, console)
+        return
+    if arguments.tables:
+        raise InputError(f"{arguments.tables[0]}: hcfl data shows one source; only `hcfl data schema` takes several")
     config = config_of(arguments)
     federation = build(config.data, config.seed)
+    if federation.schema is not None:
+        console.print(tables.column_table(federation.schema))
     console.print(tables.federation_table(federation))
     for note in federation.notes:
         console.print(f"Note: {note}.", highlight=False)
     picture = plots.save(plots.plot_federation(federation), arguments.picture)
     console.print(f"Picture: {picture}", highlight=False, soft_wrap=True)
+
+
+def _schema(arguments: argparse.Namespace, console: Console) -> None:
+    """Write the schema of tables, or the one that joins several schemas."""
+    from hcfl.data.tables.schemas import schema_of_files
+    from hcfl.report.tables import column_table
+    from hcfl.runs import atomic_file
+
+    arguments.source = None
+    schema = schema_of_files([*map(Path, arguments.tables)], config_of(arguments).data)
+    for note in schema.notes:
+        console.print(f"Note: {note}.", highlight=False, soft_wrap=True)
+    console.print(column_table(schema))
+    try:
+        atomic_file.write_text(arguments.out, schema.to_json())
+    except OSError as error:
+        raise InputError(f"--out {arguments.out}: cannot be written ({error.strerror})") from None
+    console.print(f"Schema: {arguments.out}", highlight=False, soft_wrap=True)
 
 
 def _deploy(arguments: argparse.Namespace, console: Console) -> None:

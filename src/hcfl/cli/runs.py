@@ -1,6 +1,9 @@
 """The commands on a finished run: assign a new client, export a model. Thin, no logic."""
 
 import argparse
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +17,9 @@ def add_commands(commands: Any) -> None:
     """Add them to the command line."""
     assign = commands.add_parser("assign", allow_abbrev=False, help="find the cluster of a client that never trained")
     assign.add_argument("folder", metavar="RUN", type=Path, help="a run folder")
-    assign.add_argument("--data", metavar="FILE", type=Path, required=True, help="its .npz: x and, if it has labels, y")
+    assign.add_argument(
+        "--data", metavar="FILE", type=Path, required=True, help="its .npz (x and, if it has labels, y) or table"
+    )
     assign.add_argument("--unlabelled", action="store_true", help="decide without y; it only measures the accuracy")
 
     export = commands.add_parser("export", allow_abbrev=False, help="write a model that other programs can serve")
@@ -27,6 +32,16 @@ def add_commands(commands: Any) -> None:
     export.add_argument("--out", metavar="FILE", type=Path, help="the file (default: in the run folder)")
 
 
+@contextmanager
+def told(console: Console) -> Iterator[None]:
+    """Print what is worth knowing about a table as notes."""
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        yield
+    for warning in caught:
+        console.print(f"Note: {warning.message}.", highlight=False, soft_wrap=True)
+
+
 def assign(arguments: argparse.Namespace, console: Console) -> None:
     """Assign a new client to clusters and show them."""
     from hcfl.data.readers import npz
@@ -34,6 +49,10 @@ def assign(arguments: argparse.Namespace, console: Console) -> None:
     from hcfl.runs.load import load
 
     run = load(arguments.folder, allow_code=arguments.allow_code)
+    if run.federation.schema is not None:
+        with told(console):
+            show(run.assign(arguments.data, unlabelled=arguments.unlabelled), console)
+        return
     arrays = npz.read(arguments.data, "data")
     if "x" not in arrays or not arrays.keys() <= {"x", "y"}:
         raise InputError(

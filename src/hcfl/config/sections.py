@@ -1,8 +1,8 @@
 """The sections of the configuration: every setting, its default and what is allowed."""
 
-from typing import Any, Literal, Self
+from typing import Annotated, Any, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 from pydantic_core import PydanticCustomError
 
 
@@ -83,13 +83,32 @@ class FaultsConfig(Section):
         return self
 
 
+def _listed(given: Any) -> Any:
+    """Split `a, b` into names."""
+    return [name.strip() for name in given.split(",") if name.strip()] if isinstance(given, str) else given
+
+
+Columns = Annotated[tuple[str, ...], BeforeValidator(_listed)]
+"""Names of columns; `a,b,c` on the command line."""
+
+
 class DataConfig(Section):
     """The federation: where the samples come from and how they are spread over clients."""
 
     source: str = Field(
         "digits",
-        description="digits, cifar10, cifar100, tiny-imagenet, fashion-mnist, hf:OWNER/NAME, a .npz file, "
-        "or a folder of images or parquet files",
+        description="digits, cifar10, cifar100, tiny-imagenet, fashion-mnist, hf:OWNER/NAME, a .npz file, a table "
+        "(.csv or .parquet, or a folder of one for each client), or a folder of images or parquet files",
+    )
+    label: str | None = Field(None, description="tables: the column to predict")
+    client: str | None = Field(None, description="tables: the column that says which client holds a row")
+    time: str | None = Field(None, description="tables: a column of dates or numbers; clients hold out their last rows")
+    features: Columns | None = Field(None, description="tables: the input columns a,b,c; default: all others")
+    drop: Columns | None = Field(None, description="tables: columns a,b,c that are no inputs")
+    truth: str | None = Field(None, description="tables: the column of clients' true groups, to measure with only")
+    test: str | None = Field(None, description="tables: the column that is true for rows of the global test set")
+    schema_file: str | None = Field(
+        None, description="tables: encode by this file, which `hcfl data schema` wrote; default: fitted to the table"
     )
     scenario: str | None = Field(
         None,

@@ -17,7 +17,9 @@ from hcfl.data.feature_shift import Corruption
 from hcfl.data.federation import VISIBLE_SHARE, Federation, Newcomer, Truth
 from hcfl.data.readers import cache
 from hcfl.data.readers.available_memory import check_memory
-from hcfl.data.sources import Samples, check_arrays, read
+from hcfl.data.samples import Samples
+from hcfl.data.sources import check_arrays, read
+from hcfl.data.tables.samples import samples_of
 from hcfl.errors import InputError
 from hcfl.models.inputs import Scaling
 
@@ -55,6 +57,12 @@ def from_arrays(
     given = {key: np.asarray(value) for key, value in optional.items() if value is not None}
     samples = check_arrays(name, np.asarray(x), np.asarray(y), **given, kind=config.kind)
     return assemble(samples, config, seed)
+
+
+def from_frame(table: Any, name: str, seed: int, settings: Mapping[str, Any]) -> Federation:
+    """Build a federation from a user's data frame."""
+    config = Config.parse({"data": {"source": name, **settings}}).data
+    return assemble(samples_of(table, config, name), config, seed)
 
 
 def assemble(samples: Samples, config: DataConfig, seed: int) -> Federation:
@@ -277,7 +285,12 @@ def _federation(
     corruptions: tuple[Corruption, ...] | None = None,
 ) -> Federation:
     images = (len(samples.y) - len(test)) // config.copies if config.copies > 1 else None
-    halves = [train_and_val(part, config.val_share, seed, client, images) for client, part in enumerate(parts)]
+    halves = [
+        train_and_val(part, config.val_share, seed, client, images)
+        if samples.time is None
+        else train_then_val(part, config.val_share, samples.time)
+        for client, part in enumerate(parts)
+    ]
     x = torch.from_numpy(np.ascontiguousarray(samples.x))
     train = tuple(half[0] for half in halves)
     return Federation(
@@ -295,6 +308,7 @@ def _federation(
         truth=truth,
         corruptions=corruptions,
         notes=notes,
+        schema=samples.schema,
     )
 
 
@@ -319,3 +333,10 @@ def train_and_val(rows: Rows, share: float, seed: int, client: int, images: int 
         train = train[~np.isin(train % images, val % images)]
         train, val = (train, val) if len(train) else (order, order[:0])
     return torch.from_numpy(train), torch.from_numpy(val)
+
+
+def train_then_val(rows: Rows, share: float, time: NDArray[np.float64]) -> tuple[Tensor, Tensor]:
+    """Split a client's rows by time: the last `share` of them are held out, at least one, but none of a single row."""
+    order = rows[np.argsort(time[rows], kind="stable")]
+    held_out = min(max(1, round(share * len(rows))), len(rows) - 1)
+    return torch.from_numpy(order[: len(rows) - held_out]), torch.from_numpy(order[len(rows) - held_out :])

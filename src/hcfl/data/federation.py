@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from operator import eq
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -14,8 +14,12 @@ from torch import Tensor
 from hcfl.config import DataConfig
 from hcfl.data.feature_shift import Corruption
 from hcfl.data.local_data import LocalData
+from hcfl.data.tables.schema import Schema
 from hcfl.models.inputs import Scaled, Scaling
 from hcfl.tiers.client_segments import Segments
+
+if TYPE_CHECKING:
+    from pandas import DataFrame
 
 VISIBLE_SHARE = 0.15
 """A client is *affected* when at least this share of its samples carries a class that concepts relabel."""
@@ -75,6 +79,8 @@ class Federation:
     """The corruption of each client's images; None where images are not corrupted."""
     notes: tuple[str, ...] = ()
     """What a user should know about how the data were dealt."""
+    schema: Schema | None = None
+    """How rows of a table become inputs, where the data are one."""
 
     @staticmethod
     def from_arrays(
@@ -100,6 +106,28 @@ class Federation:
         from hcfl.data.assemble import from_arrays  # assemble.py imports this module
 
         return from_arrays(x, y, client, concept, test, name, seed, settings)
+
+    @staticmethod
+    def from_frame(
+        table: "DataFrame",
+        *,
+        label: str,
+        client: str | None = None,
+        name: str = "table",
+        seed: int = 0,
+        **settings: Any,
+    ) -> "Federation":
+        """Build a federation from a pandas data frame.
+
+        `label` is the column to predict and `client` the column that says which client holds a row; without it, rows
+        are dealt to simulated clients. `settings` are further fields of the configuration's `data` section: features,
+        drop, time, truth, test, schema_file, val_share, …
+
+        >>> Federation.from_frame(patients, label="outcome", client="hospital")  # doctest: +SKIP
+        """
+        from hcfl.data.assemble import from_frame  # assemble.py imports this module
+
+        return from_frame(table, name, seed, {"label": label, "client": client, **settings})
 
     @property
     def clients(self) -> int:

@@ -1,7 +1,7 @@
 """A federation without its samples: what a finished run keeps, to predict and to assign new clients."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -9,6 +9,7 @@ import torch
 
 from hcfl.config import DataConfig
 from hcfl.data.federation import Federation, Truth
+from hcfl.data.tables.schema import Schema
 from hcfl.models.inputs import Scaling
 
 Name = bool | int | str
@@ -33,6 +34,8 @@ class Outline:
     """Each client's true concept, where it is known."""
     affected: tuple[bool, ...] | None = None
     concept_names: tuple[Name, ...] = ()
+    schema: Schema | None = None
+    """How rows of a table become inputs."""
 
     def __post_init__(self) -> None:
         """Refuse impossible values, since outlines are read from files."""
@@ -58,6 +61,7 @@ class Outline:
             concept=None if truth is None else tuple(truth.concept.tolist()),
             affected=None if truth is None or truth.affected is None else tuple(truth.affected.tolist()),
             concept_names=() if truth is None else truth.names,
+            schema=None if federation.schema is None else replace(federation.schema, notes=()),
         )
 
     def federation(self, settings: DataConfig, scaling: Scaling) -> Federation:
@@ -79,6 +83,7 @@ class Outline:
             class_names=self.class_names,
             client_names=self.client_names,
             truth=truth,
+            schema=self.schema,
         )
 
 

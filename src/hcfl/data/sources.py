@@ -1,7 +1,6 @@
-"""Reads and checks samples: scikit-learn's digits, image files, or the user's own arrays."""
+"""Reads and checks samples: scikit-learn's digits, image files, or the user's own arrays and tables."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any, Literal
@@ -13,35 +12,22 @@ from hcfl.config import DataConfig
 from hcfl.data import locate
 from hcfl.data.readers import cache, idx, image_folder, npz, parquet
 from hcfl.data.readers.available_memory import check_memory
+from hcfl.data.samples import Samples
+from hcfl.data.tables import is_table, read_table
+from hcfl.data.tables.samples import TABLE_SETTINGS, samples_of
 from hcfl.errors import InputError
 
 Kind = Literal["image", "series", "vector"]
 
 
-@dataclass(frozen=True)
-class Samples:
-    """Labelled samples, checked: inputs with a channel axis where they are images, labels 0 … C−1."""
-
-    name: str
-    x: NDArray[Any]
-    """uint8 or float32: (N, H, W, C), (N, T, D) or (N, D)."""
-    y: NDArray[np.int64]
-    class_names: tuple[str, ...]
-    client: NDArray[Any] | None = None
-    """The client of each sample; None where samples are dealt to simulated clients."""
-    concept: NDArray[Any] | None = None
-    """The true concept of each sample's client, where it is known."""
-    test: NDArray[np.bool_] | None = None
-    """Which samples are the global test set."""
-    identity: str | None = None
-    """A key of exactly these x for the cache, where they have one."""
-    notes: tuple[str, ...] = ()
-    """Notes for the user about how they were read."""
-
-
 def read(config: DataConfig) -> Samples:
     """Read a source by its name, file or folder."""
     source, kind = config.source, config.kind
+    if is_table(source, config.label):
+        return samples_of(read_table(source), config, Path(source).name)
+    for name in TABLE_SETTINGS:
+        if (value := getattr(config, name)) is not None:
+            raise InputError(f"data.{name} = {value!r}: is a setting of tables, but {source} is none")
     if config.resize is not None and (source == "digits" or source.endswith(".npz")):
         raise InputError(f"data.resize = {config.resize}: {source} are arrays; only image files can be resized")
     if source.endswith(".npz"):

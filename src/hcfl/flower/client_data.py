@@ -11,8 +11,11 @@ from torch import Tensor
 
 from hcfl.config import Config, DataConfig
 from hcfl.data import Federation, build
-from hcfl.data.assemble import train_and_val
+from hcfl.data.assemble import train_and_val, train_then_val
+from hcfl.data.samples import Samples
 from hcfl.data.sources import read
+from hcfl.data.tables import Schema, is_table, read_table
+from hcfl.data.tables.samples import samples_of
 from hcfl.engines.flower.messages import Common, Introduction, Question
 from hcfl.errors import InputError
 from hcfl.models.inputs import Scaling
@@ -42,7 +45,8 @@ def introduce(question: Question, node: Mapping[str, Any]) -> Introduction:
         return Introduction(-1, name, problem=f"{name!r} is not among the clients of this run")
     client = question.clients.index(name)
     try:
-        own = _own(node, question.kind, question.val_share, question.seed, client)
+        split = Split(question.kind, question.val_share, question.seed, question.schema, question.time)
+        own = _own(node, split, client)
     except InputError as error:
         return Introduction(client, name, problem=str(error))
     if question.classes:
@@ -78,7 +82,8 @@ def held_by(common: Common, config: Config, client: int, node: Mapping[str, Any]
     if not common.mean:
         whole = simulated(config.to_yaml())
         return Mine(client, str(whole.client_names[client]), _one_of(whole, client))
-    own = _own(node, config.data.kind, config.data.val_share, config.seed, client)
+    data = config.data
+    own = _own(node, Split(data.kind, data.val_share, config.seed, common.schema, data.time or ""), client)
     if unknown := sorted(set(own.class_names) - set(common.class_names)):
         raise InputError(f"data = {node['data']}: has the class {unknown[0]}, which the federation does not have")
     index = torch.tensor([common.class_names.index(name) for name in own.class_names])
@@ -104,13 +109,38 @@ def _one_of(whole: Federation, client: int) -> Federation:
     )
 
 
-def _own(node: Mapping[str, Any], kind: str, val_share: float, seed: int, client: int) -> Federation:
+@dataclass(frozen=True)
+class Split:
+    """How a client's own file is read, and which part of it is held out."""
+
+    kind: str
+    val_share: float
+    seed: int
+    schema: str = ""
+    """As JSON, where the file is a table."""
+    time: str = ""
+
+
+def _read_own(source: str, how: Split) -> Samples:
+    if not is_table(source, how.schema or None):
+        return read(DataConfig.model_validate({"source": source, "kind": how.kind}))
+    if not how.schema:
+        raise InputError(f"data = {source}: is a table, so the run needs schema-file, which `hcfl data schema` writes")
+    config = DataConfig.model_validate({"source": source, "kind": how.kind, "time": how.time or None})
+    return samples_of(read_table(source, "data"), config, source, Schema.from_json(how.schema, "the run's schema"))
+
+
+def _own(node: Mapping[str, Any], how: Split, client: int) -> Federation:
     """Read a client's own file, split as in a pooled federation in which it has this number."""
-    samples = read(DataConfig.model_validate({"source": str(node["data"]), "kind": kind}))
+    samples = _read_own(str(node["data"]), how)
     for part in ("client", "concept", "test"):
         if getattr(samples, part) is not None:
             raise InputError(f"data = {node['data']}: has {part!r}, but a client's own file has x and y only")
-    train, val = train_and_val(np.arange(len(samples.y)), val_share, seed, client)
+    rows = np.arange(len(samples.y))
+    if samples.time is None:
+        train, val = train_and_val(rows, how.val_share, how.seed, client)
+    else:
+        train, val = train_then_val(rows, how.val_share, samples.time)
     x: Tensor = torch.from_numpy(np.ascontiguousarray(samples.x))
     return Federation(
         name=samples.name,
@@ -182,6 +212,7 @@ class Agreement:
             class_names=self.common.class_names,
             client_names=self.names,
             truth=None,
+            schema=Schema.from_json(self.common.schema, "agreement") if self.common.schema else None,
         )
 
 
@@ -196,7 +227,11 @@ class Public:
 
 
 def agree(
-    experiment: str, names: tuple[str, ...], introductions: Sequence[Introduction], public: Public | None = None
+    experiment: str,
+    names: tuple[str, ...],
+    introductions: Sequence[Introduction],
+    public: Public | None = None,
+    schema: str = "",
 ) -> Agreement:
     """Settle on classes, shape and scaling, from the introductions of connected clients, or from public settings."""
     present = {one.client: one for one in sorted(introductions, key=lambda one: one.client)}
@@ -221,6 +256,7 @@ def agree(
             class_names=classes,
             mean=tuple(scaling.mean.tolist()),
             std=tuple(scaling.std.tolist()),
+            schema=schema,
         ),
         names=names,
         shape=first.shape,

@@ -15,6 +15,7 @@ from hcfl.core import serialization, server
 from hcfl.core.record import Record, Row
 from hcfl.core.setting import Engine, uploads_needed
 from hcfl.data import Federation
+from hcfl.data.tables import Schema
 from hcfl.engines.flower.directory import Directory
 from hcfl.engines.flower.engine import Remote
 from hcfl.engines.flower.last import LastMeasurement
@@ -64,6 +65,9 @@ def play(grid: Grid, settings: RunSettings) -> None:
         opened = None
     config = opened.config if opened else settings.config
     question = Question(settings.names, config.seed, config.data.val_share, config.data.kind)
+    if settings.names and config.data.schema_file is not None:
+        schema = Schema.load(config.data.schema_file).to_json()
+        question = replace(question, schema=schema, time=config.data.time or "")
     if config.privacy.mode != "none" and settings.names:
         question = replace(question, classes=_named(settings.public.classes))
     log = RefusalLog(out)
@@ -130,7 +134,9 @@ def _deployed(settings: RunSettings, directory: Directory, log: "RefusalLog") ->
             f"(missing: {absent}){log.sentence()}"
         )
     introductions = [directory.known[node] for node in here.values()]
-    return agree(uuid4().hex, names, introductions, settings.public if directory.question.classes else None)
+    question = directory.question
+    public = settings.public if question.classes else None
+    return agree(uuid4().hex, names, introductions, public, question.schema)
 
 
 def _named(classes: tuple[str, ...]) -> tuple[str, ...]:

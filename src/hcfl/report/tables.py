@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 
+import numpy as np
 from rich import box
 from rich.table import Table
 
@@ -9,6 +10,7 @@ from hcfl import methods
 from hcfl.config import scenarios
 from hcfl.core.record import Row
 from hcfl.data import Federation
+from hcfl.data.tables import Schema
 from hcfl.runs.progress import percent
 from hcfl.runs.run import Run
 
@@ -82,6 +84,25 @@ def federation_table(federation: Federation) -> Table:
         else:
             cells.append("".join(SHADES[-(-number * (len(SHADES) - 1) // largest)] for number in row))
         table.add_row(*cells)
+    return table
+
+
+def column_table(schema: Schema) -> Table:
+    """Return a table of a table's columns: kind, missing values, and how each becomes inputs."""
+    label = f"{schema.label.name} ({len(schema.label.classes)} classes)"
+    title = f"{len(schema.columns)} columns, {len(schema.outputs)} inputs, label {label}"
+    table = Table(title=title, box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
+    for name, justify in (("column", "left"), ("kind", "left"), ("missing", "right"), ("inputs", "right")):
+        table.add_column(name, justify=justify)  # type: ignore[arg-type]
+    table.add_column("values")
+    for column in schema.columns:
+        missing = f"{column.missing:.1%}" if column.missing else "–"
+        values = ", ".join(column.categories[:8]) + (", …" if len(column.categories) > 8 else "")
+        if column.kind == "date":
+            values = f"median {np.datetime64(int(column.fill), 'D')}"
+        elif column.kind != "category":
+            values = f"median {column.fill:.4g}"
+        table.add_row(column.name, column.kind, missing, str(len(column.outputs)), values)
     return table
 
 

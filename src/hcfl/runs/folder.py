@@ -32,7 +32,7 @@ def place_of(config: Config) -> Path:
 
 
 CONFIG, METRICS, EVENTS, SPLITS = "config.yaml", "metrics.jsonl", "events.jsonl", "splits.jsonl"
-CLIENTS, CLASSES, SUMMARY = "clients.csv", "classes.csv", "summary.json"
+CLIENTS, CLASSES, SUMMARY, SCHEMA = "clients.csv", "classes.csv", "summary.json", "schema.json"
 CHECKPOINT, PICTURE, REPORT = "checkpoint", "run.png", "report.html"
 
 LOCK = ".lock"
@@ -195,6 +195,8 @@ def finish(
 
     `val_last` is Val of the final models, where the last round did not measure them.
     """
+    if federation.schema is not None:
+        atomic_file.write_text(path / SCHEMA, federation.schema.to_json())
     tables = {CLIENTS: client_rows(federation, state), CLASSES: class_rows(federation)}
     for name, table in tables.items():
         _write_table(path / name, table)

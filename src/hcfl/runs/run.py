@@ -1,5 +1,6 @@
 """`Run`: the result of a run, with its models; predicts, assigns new clients, exports and plots."""
 
+import warnings
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -16,6 +17,8 @@ from hcfl.core.record import Row
 from hcfl.core.state import RunState
 from hcfl.data import Federation
 from hcfl.data.sources import check_more
+from hcfl.data.tables import read_table
+from hcfl.errors import InputError
 from hcfl.methods import Method
 from hcfl.models import Network
 
@@ -26,6 +29,8 @@ if TYPE_CHECKING:
     from hcfl.serving.export import Format
     from hcfl.serving.newcomers import Assignment
     from hcfl.serving.predict import Blend, WeightsLike
+
+    Inputs = ArrayLike | DataFrame | str | Path
 
 
 @dataclass(frozen=True)
@@ -65,20 +70,21 @@ class Run:
         """The clusters' ids."""
         return self.state.server.clusters
 
-    def assign(self, x: ArrayLike, y: ArrayLike | None = None, *, unlabelled: bool = False) -> "Assignment":
+    def assign(self, x: "Inputs", y: ArrayLike | None = None, *, unlabelled: bool = False) -> "Assignment":
         """Find the clusters of a new client, one that never trained.
 
         `x` are its inputs, (samples, …) in the shape and scale of the run's own, `y` their labels, (samples,). Without
-        `y`, prototypes or confidence decide; with `unlabelled`, too, and `y` then only measures the accuracy.
+        `y`, prototypes or confidence decide; with `unlabelled`, too, and `y` then only measures the accuracy. Where the
+        run's data are a table, `x` is a data frame with the same columns, or a file; its label column stands for `y`.
         """
         from hcfl.serving import newcomers
 
         return newcomers.assign(self, *self._checked(x, y), unlabelled)
 
     def predict(
-        self, x: ArrayLike, *, client: Any = None, cluster: Any = None, weights: "WeightsLike | None" = None
+        self, x: "Inputs", *, client: Any = None, cluster: Any = None, weights: "WeightsLike | None" = None
     ) -> NDArray[Any]:
-        """Predict labels, (samples,), for inputs `x`, (samples, …).
+        """Predict labels, (samples,), for inputs `x`, (samples, …), or the rows of a table.
 
         The models are those of a client of the run, of a cluster, or of `weights`: an `Assignment`, a mapping from
         cluster ids, or one number for each cluster. Exactly one of the three is given.
@@ -90,7 +96,7 @@ class Run:
         return labels
 
     def predict_proba(
-        self, x: ArrayLike, *, client: Any = None, cluster: Any = None, weights: "WeightsLike | None" = None
+        self, x: "Inputs", *, client: Any = None, cluster: Any = None, weights: "WeightsLike | None" = None
     ) -> NDArray[np.float32]:
         """Return class probabilities, (samples, classes): Σ_k ω̃_k softmax(head_k(φ(x))), or a client's own model's."""
         from hcfl.serving import predict
@@ -148,11 +154,27 @@ class Run:
 
         return plots.plot_weights(self)
 
-    def _checked(self, x: ArrayLike, y: ArrayLike | None) -> tuple[Tensor, Tensor | None]:
-        """Check that samples have the shape, type and classes of the run's own."""
+    def _checked(self, x: "Inputs", y: ArrayLike | None) -> tuple[Tensor, Tensor | None]:
+        """Check that samples have the shape, type and classes of the run's own; encode the rows of a table."""
         federation = self.federation
         stored = str(federation.x.dtype).removeprefix("torch.")
         names = federation.class_names
         given = None if y is None else np.asarray(y)
+        if isinstance(x, str | Path) or hasattr(x, "columns"):
+            x, given = self._encoded(x, given)
         inputs, labels = check_more("newcomer", np.asarray(x), given, federation.shape, stored, names)
         return torch.from_numpy(np.ascontiguousarray(inputs)), None if labels is None else torch.from_numpy(labels)
+
+    def _encoded(self, table: Any, y: NDArray[Any] | None) -> tuple[NDArray[Any], NDArray[Any] | None]:
+        """Return the rows of a table as the run's schema has them, and their labels where it has all of them."""
+        schema = self.federation.schema
+        if schema is None:
+            raise InputError(
+                f"x: is a table, but the run's data are arrays of shape (N, {self.federation.shape[0]}, …)"
+            )
+        encoded = schema.encode(read_table(table, "data") if isinstance(table, str | Path) else table, "newcomer")
+        for note in encoded.notes:
+            warnings.warn(note, stacklevel=4)
+        if y is None and encoded.y is not None and (encoded.y >= 0).all():
+            y = np.array(schema.label.classes)[encoded.y]
+        return encoded.x, y

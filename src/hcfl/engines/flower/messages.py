@@ -42,6 +42,8 @@ class Common:
     std: tuple[float, ...] = ()
     state_folder: str | None = None
     """Where simulated clients keep their states."""
+    schema: str = ""
+    """How the rows of clients' tables become inputs, as JSON, where their files are tables."""
 
     @property
     def scaling(self) -> Scaling:
@@ -107,6 +109,10 @@ class Question:
     kind: str
     classes: tuple[str, ...] = ()
     """All there are, in a private run: then clients say of their data only which shape it has."""
+    schema: str = ""
+    """How the rows of a table become inputs, as JSON."""
+    time: str = ""
+    """The column by which clients hold out their last rows."""
 
 
 @dataclass(frozen=True)

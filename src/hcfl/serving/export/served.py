@@ -6,6 +6,7 @@ from math import log, pi
 import torch
 from torch import Tensor, nn
 
+from hcfl.data.tables import Schema
 from hcfl.models import Network
 from hcfl.models.ensemble import row
 from hcfl.serving.predict import Blend, Density
@@ -18,8 +19,9 @@ class Served(nn.Module):
     std: Tensor
     weights: Tensor
 
-    def __init__(self, network: Network, blend: Blend) -> None:
+    def __init__(self, network: Network, blend: Blend, schema: Schema | None = None) -> None:
         super().__init__()
+        self.schema = schema
         models = blend.models
         extractors = 1 if models.topology == "split" else models.clusters
         self.extractors = nn.ModuleList(_filled(network.extractor, models.extractor(k)) for k in range(extractors))

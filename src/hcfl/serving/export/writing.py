@@ -17,6 +17,7 @@ from torch import Tensor
 
 from hcfl import rng
 from hcfl.config import ModelConfig
+from hcfl.data.tables import Schema
 from hcfl.errors import InputError
 from hcfl.models import Builder, Network, Pair
 from hcfl.runs import state_file
@@ -74,6 +75,8 @@ class Exported:
     stored: str
     class_names: tuple[str, ...]
     blend: Blend
+    schema: Schema | None = None
+    """How rows of a table become inputs."""
 
 
 def write(run: Run, blend: Blend, path: Path, format: Format | None = None) -> Path:
@@ -147,6 +150,7 @@ def _facts(run: Run, blend: Blend) -> dict[str, str]:
         "output": "class probabilities (samples, classes)",
         "method": run.method.name,
         "weights": json.dumps(blend.weights.tolist()),
+        **({} if federation.schema is None else {"schema": federation.schema.to_json()}),
     }
 
 
@@ -192,6 +196,7 @@ def _safetensors(run: Run, network: Network, blend: Blend, path: Path) -> Predic
         str(federation.x.dtype).removeprefix("torch."),
         federation.class_names,
         blend,
+        federation.schema,
     )
     state_file.write(path, exported, VERSION)
     loaded = load_model(path, (network.extractor, network.head) if model.name == "custom" else None)
@@ -208,9 +213,10 @@ WRITERS: dict[Format, Callable[[Run, Network, Blend, Path], Predictor]] = {
 def load_model(path: str | Path, model: Builder | Pair | None = None) -> Served:
     """Read a safetensors file that was exported: a module from raw inputs to class probabilities.
 
-    A model that was passed to the run from Python has to be passed again.
+    A model that was passed to the run from Python has to be passed again. Where the run's data were a table, the
+    module's `schema` turns rows into inputs: `model(torch.from_numpy(model.schema.encode(table).x))`.
     """
     found = state_file.read(Exported, Path(path), VERSION, f"model {path}")
     network = rebuild(found.architecture.settings(), found.shape, len(found.class_names), model)
     check_fit(network, found.blend.models, f"model {path}")
-    return Served(network, found.blend)
+    return Served(network, found.blend, found.schema)

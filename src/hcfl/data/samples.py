@@ -1,0 +1,34 @@
+"""Labelled samples as every reader returns them."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hcfl.data.tables.schema import Schema
+
+
+@dataclass(frozen=True)
+class Samples:
+    """Labelled samples, checked: inputs with a channel axis where they are images, labels 0 … C−1."""
+
+    name: str
+    x: NDArray[Any]
+    """uint8 or float32: (N, H, W, C), (N, T, D) or (N, D)."""
+    y: NDArray[np.int64]
+    class_names: tuple[str, ...]
+    client: NDArray[Any] | None = None
+    """The client of each sample; None where samples are dealt to simulated clients."""
+    concept: NDArray[Any] | None = None
+    """The true concept of each sample's client, where it is known."""
+    test: NDArray[np.bool_] | None = None
+    """Which samples are the global test set."""
+    identity: str | None = None
+    """A key of exactly these x for the cache, where they have one."""
+    notes: tuple[str, ...] = ()
+    """Notes for the user about how they were read."""
+    time: NDArray[np.float64] | None = None
+    """When each sample was taken, where that is known: clients then hold out their last ones."""
+    schema: Schema | None = None
+    """How they became numbers, where they were rows of a table."""

@@ -1,0 +1,143 @@
+"""From a table to samples: which column is the label, which the client, and which rows can be used."""
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hcfl.config import DataConfig
+from hcfl.data.samples import Samples
+from hcfl.data.tables.columns import booleans, cleaned, dates, kind_of, numbers, texts
+from hcfl.data.tables.fit import fit
+from hcfl.data.tables.read import FILE_COLUMN, check_names
+from hcfl.data.tables.schema import Schema, check_column
+from hcfl.errors import InputError
+
+if TYPE_CHECKING:
+    from pandas import DataFrame, Series
+
+ROLES = ("label", "client", "time", "truth", "test")
+"""Settings that name one column."""
+
+TABLE_SETTINGS = (*ROLES, "features", "drop", "schema_file")
+
+
+def samples_of(table: "DataFrame", config: DataConfig, name: str, schema: Schema | None = None) -> Samples:
+    """Encode the rows of a table: by a schema, by the one that the configuration names, or by one fitted to them."""
+    where = f"data.source = {name!r}"
+    if config.resize is not None:
+        raise InputError(f"data.resize = {config.resize}: {name} is a table; only image files can be resized")
+    if config.kind not in ("auto", "vector"):
+        raise InputError(f"data.kind = {config.kind}: {name} is a table, its rows are vectors")
+    check_names(where, list(table.columns))
+    if schema is None and config.schema_file is not None:
+        schema = Schema.load(config.schema_file)
+    roles = columns_of(config, list(table.columns), where, schema)
+    marked = None if "test" not in roles else _marked(table[roles["test"]])
+    if schema is None:
+        known = table if marked is None else table[~marked]
+        schema = fit(known, roles["label"], features_of(config, list(table.columns), roles, where), where)
+    encoded = schema.encode(table, where)
+    if encoded.y is None:
+        raise InputError(f"{where}: has no column {schema.label.name!r}, the label of the schema")
+    notes = [*schema.notes, *encoded.notes]
+    labelled = encoded.y >= 0
+    if not labelled.all():
+        notes.append(f"{int((~labelled).sum())} rows without {schema.label.name!r} are left out")
+    if not labelled.any():
+        raise InputError(f"{where}: no row has a value in {schema.label.name!r}")
+    client, truth, time = (
+        None if role not in roles else read(table[roles[role]][labelled], f"data.{role} = {roles[role]!r}")
+        for role, read in (("client", _names), ("truth", _names), ("time", _times))
+    )
+    if client is not None and len(client) > 1 and len(np.unique(client)) == len(client):
+        raise InputError(f"data.client = {roles['client']!r}: every row has another value, so each client has one row")
+    return Samples(
+        name=name,
+        x=encoded.x[labelled],
+        y=encoded.y[labelled],
+        class_names=schema.label.classes,
+        client=client,
+        concept=truth,
+        test=None if marked is None else marked[labelled],
+        notes=tuple(notes),
+        time=time,
+        schema=replace(schema, notes=()),
+    )
+
+
+def columns_of(config: DataConfig, names: list[str], where: str, schema: Schema | None = None) -> dict[str, str]:
+    """Return the column of each role that has one; refuse names that the table does not have."""
+    roles = {role: getattr(config, role) for role in ROLES if getattr(config, role) is not None}
+    if schema is not None:
+        for setting in ("features", "drop"):
+            if (value := getattr(config, setting)) is not None:
+                raise InputError(f"data.{setting} = {', '.join(value)}: the schema says which columns are inputs")
+        if roles.setdefault("label", schema.label.name) != schema.label.name:
+            raise InputError(f"data.label = {roles['label']!r}: the schema has the label {schema.label.name!r}")
+    if FILE_COLUMN in names and config.client is None:
+        roles["client"] = FILE_COLUMN
+    if "label" not in roles:
+        shown = ", ".join(names[:12]) + (", …" if len(names) > 12 else "")
+        raise InputError(
+            f"data.label = null: name the column of {where.partition(' = ')[2]} to predict; it has {shown}"
+        )
+    for role, name in roles.items():
+        check_column(where, f"data.{role}", name, names)
+    for role, name in roles.items():
+        other = next(other for other, same in roles.items() if same == name)
+        if other != role:
+            raise InputError(f"data.{role} = {name!r}: is the same column as data.{other}")
+    if "truth" in roles and "client" not in roles:
+        raise InputError(f"data.truth = {roles['truth']!r}: needs data.client, because groups are of clients")
+    return roles
+
+
+def features_of(config: DataConfig, names: list[str], roles: dict[str, str], where: str) -> list[str]:
+    """Return the input columns: those that were named, or all that have no role and were not dropped."""
+    for setting in ("features", "drop"):
+        for name in getattr(config, setting) or ():
+            check_column(where, f"data.{setting}", name, names)
+    dropped = set(config.drop or ())
+    if config.features is None:
+        return [name for name in names if name not in dropped | set(roles.values())]
+    for name in config.features:
+        if name in dropped:
+            raise InputError(f"data.drop = {name!r}: is also in data.features")
+        if name == roles["label"]:
+            raise InputError(f"data.features = {name!r}: is the label, so it cannot be an input")
+    return list(dict.fromkeys(config.features))
+
+
+def _names(column: "Series[Any]", where: str) -> NDArray[Any]:
+    """Return names as whole numbers where all of them are, else as text; refuse rows without one."""
+    values = cleaned(column)
+    if values.isna().any():
+        absent = values.isna().to_numpy()
+        raise InputError(f"{where}: is missing in {absent.sum()} rows, first in row {int(absent.argmax()) + 1}")
+    found = texts(values).to_numpy(dtype=str)
+    if all(name.isascii() and name.isdecimal() and str(int(name)) == name for name in set(found.tolist())):
+        return found.astype(np.int64)
+    return found
+
+
+def _times(column: "Series[Any]", where: str) -> NDArray[np.float64]:
+    values = cleaned(column)
+    kind = kind_of(values)
+    if kind not in ("date", "number"):
+        raise InputError(f"{where}: has a {kind}, but dates (2024-03-31) or numbers are needed")
+    found = (dates if kind == "date" else numbers)(values)
+    if np.isnan(found).any():
+        raise InputError(f"{where}: is missing in {int(np.isnan(found).sum())} rows")
+    return found
+
+
+def _marked(column: "Series[Any]") -> NDArray[np.bool_]:
+    values, where = cleaned(column), f"data.test = {str(column.name)!r}"
+    found = numbers(values) if kind_of(values) == "number" else booleans(values)
+    if not np.isin(found, (0, 1)).all():
+        raise InputError(f"{where}: must be true or false in each row")
+    if not 0 < found.sum() < len(found):
+        raise InputError(f"{where}: marks {int(found.sum())} of {len(found)} rows, but some of each kind are needed")
+    return found.astype(bool)
