@@ -13,6 +13,7 @@ import hcfl
 from hcfl import tiers
 from hcfl.cli import build_parser
 from hcfl.config import Config, Section, field_at, flat_fields
+from hcfl.config.sections import Columns
 
 PLACE = re.compile(r"^<!-- from the code: (\w+) -->$", re.MULTILINE)
 
@@ -97,6 +98,8 @@ def _values(field: Any) -> str:
         return ", ".join(f"`{value}`" for value in get_args(kind))
     if _is_section(kind):
         return f"any of {', '.join(f'`{name}`' for name in kind.model_fields)}"
+    if kind == Columns:
+        return "names: `a,b,c`"
     signs = {"ge": "≥", "gt": ">", "le": "≤", "lt": "<"}
     bounds = [f"{signs[name]} {getattr(one, name):g}" for one in field.metadata for name in signs if hasattr(one, name)]
     words = {int: "whole number", float: "number", bool: "`true`, `false`", str: "text"}

@@ -51,8 +51,8 @@ def find(config: DataConfig) -> Path:
                 return place / name
     if not repository:
         raise InputError(
-            f"data.source = {source!r}: must be digits, {', '.join(HUB)}, {PREFIX}OWNER/NAME, a .npz, .csv or .parquet "
-            f"file, or a folder of images or parquet files (there is none of this name, here or in {home})"
+            f"data.source = {source!r}: must be digits, {', '.join(HUB)}, {PREFIX}OWNER/NAME, a .npz file, a table "
+            f"(.csv or .parquet), or a folder of images or parquet files (there is none of this name, here or in {home})"
         )
     if find_spec("datasets") is None:
         raise InputError(
