@@ -52,7 +52,8 @@ def find(config: DataConfig) -> Path:
     if not repository:
         raise InputError(
             f"data.source = {source!r}: must be digits, {', '.join(HUB)}, {PREFIX}OWNER/NAME, a .npz file, a table "
-            f"(.csv or .parquet), or a folder of images or parquet files (there is none here or in {home})"
+            "(.csv or .parquet), or a folder of images or parquet files "
+            f"(there is none of this name, here or in {home})"
         )
     if find_spec("datasets") is None:
         raise InputError(
