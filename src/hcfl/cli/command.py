@@ -12,7 +12,7 @@ from typing import NoReturn
 from rich.console import Console
 
 from hcfl import __version__
-from hcfl.cli import many, runs, theory
+from hcfl.cli import many, runs, theory, watching
 from hcfl.cli.settings import add_allow_code, add_settings, changes_of, config_of, count
 from hcfl.config import from_flat
 from hcfl.errors import InputError, SavingError
@@ -65,6 +65,7 @@ def build_parser() -> argparse.ArgumentParser:
     runs.add_commands(commands)
     many.add_commands(commands)
     theory.add_commands(commands)
+    watching.add_commands(commands)
 
     data = commands.add_parser("data", help="show a federation before training", allow_abbrev=False)
     data.add_argument("source", metavar="SOURCE", nargs="?", help="a name, a file or a folder, as --data; or: schema")
@@ -265,6 +266,7 @@ COMMANDS = {
     **runs.COMMANDS,
     **many.COMMANDS,
     **theory.COMMANDS,
+    **watching.COMMANDS,
 }
 
 

@@ -2,7 +2,7 @@
 
 import csv
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from hcfl.config import Config
@@ -95,6 +95,11 @@ def _table(path: Path, name: str) -> list[list[str]]:
         return [[plain(cell) for cell in row] for row in csv.reader(file)]
 
 
+def trimmed(folder: Folder) -> Folder:
+    """Return a folder without its tables of clients."""
+    return replace(folder, clients=(), classes=())
+
+
 def as_data(folder: Folder, label: str, most_distances: int) -> Row:
     """Return the data of a run for the page, with at most this many distances of its splits."""
     try:
@@ -146,8 +151,8 @@ def _by_part(metrics: Sequence[Row], key: str) -> dict[str, list[float]] | None:
 
 def _event(row: Row) -> Row:
     """Return an event with the number of clients in each part instead of their names."""
-    members = {cluster: len(names) for cluster, names in (row.get("members") or {}).items()}
-    return {**row, "members": members}
+    members = (row.get("members") or {}).items()
+    return {**row, "members": {cluster: known if isinstance(known, int) else len(known) for cluster, known in members}}
 
 
 def _clients(rows: Sequence[Row]) -> Row | None:

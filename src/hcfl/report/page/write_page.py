@@ -16,8 +16,11 @@ from hcfl.runs import atomic_file
 from hcfl.runs import folder as run_folder
 from hcfl.runs.links import check_target
 
-SCRIPTS = ("basics", "plot", "curves", "frontier", "lineage", "heat", "maps", "cost", "tables", "detail", "main")
-"""The scripts of the page, each after those that it uses."""
+FIGURES = ("basics", "plot", "theme", "curves", "frontier", "lineage", "heat", "maps", "cost", "tables", "detail")
+"""The scripts of the figures, each after those that it uses; `hcfl watch` has them, too."""
+
+SCRIPTS = (*FIGURES, "main")
+"""The scripts of the page."""
 
 DISTANCES_IN_PAGE = 240_000
 """How many distances a page holds for all runs together: about a megabyte."""

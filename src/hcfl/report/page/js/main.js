@@ -4,21 +4,6 @@ const report = JSON.parse(document.getElementById("data").textContent);
 const { runs } = report;
 const page = document.getElementById("page");
 
-function theme() {
-  return element(
-    "button",
-    {
-      "aria-label": "Switch between light and dark",
-      title: "Light or dark",
-      onclick: () => {
-        document.documentElement.dataset.theme = isDark() ? "light" : "dark";
-        redrawAll();
-      },
-    },
-    "◐",
-  );
-}
-
 function heading() {
   const run = runs[0];
   const several = runs.length > 1;
@@ -157,13 +142,4 @@ function build() {
 }
 
 build();
-matchMedia("(prefers-color-scheme: dark)").addEventListener("change", redrawAll);
-addEventListener("beforeprint", () => {
-  printing = true;
-  redrawAll();
-});
-addEventListener("afterprint", () => {
-  printing = false;
-  redrawAll();
-});
 document.documentElement.dataset.ready = "";

@@ -1,0 +1,3 @@
+// A deployment on Flower: its nodes.
+
+const nodesSection = () => null;
