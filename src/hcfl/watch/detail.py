@@ -20,7 +20,7 @@ from hcfl.runs.save import resume_command
 from hcfl.runs.tables import summarise
 from hcfl.watch.condense import MOST_COLUMNS, condensed
 from hcfl.watch.files import Place, Sink, Tail
-from hcfl.watch.glance import Glance, seconds_left
+from hcfl.watch.glance import Glance, config_text, seconds_left
 
 MOST_ROUNDS, MOST_CHANGES, MOST_MISSING, MOST_SPLITS = 20_000, 4_000, 500, 24
 """How many rounds, changes of clusters, absences and splits are kept; of more, the last."""
@@ -151,7 +151,7 @@ class Detail:
         if self._is_new(CONFIG):
             self.config, self.problem = None, None
             try:
-                self.config = Config.from_yaml(self.place.read(CONFIG, MOST_TABLE).decode("utf-8"))
+                self.config = Config.from_yaml(config_text(self.place))
             except (OSError, InputError, ValueError) as error:
                 self.problem = f"{CONFIG} cannot be read ({error})"
         for name in (CLIENTS, CLASSES):

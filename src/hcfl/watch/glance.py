@@ -26,7 +26,8 @@ RECENT = 10
 QUIET = 10.0
 """After how many times its usual seconds a round on another machine counts as unknown."""
 
-MOST_CONFIG = 1 << 20
+MOST_CONFIG, MOST_BRACKETS = 1 << 17, 500
+"""The most bytes of a configuration that are read, and the most lists in it: deep ones keep the parser busy."""
 
 
 @dataclass
@@ -153,11 +154,18 @@ class Glance:
         }
 
 
+def config_text(place: Place) -> str:
+    """Return the text of a run's configuration; OSError or ValueError where it cannot be one."""
+    text = place.read(CONFIG, MOST_CONFIG).decode("utf-8")
+    if text.count("[") + text.count("{") > MOST_BRACKETS:
+        raise ValueError("it has too many lists")
+    return text
+
+
 def _about(place: Place) -> Row:
     """Return what the list shows of a configuration; it is not validated, only read."""
     try:
-        text = place.read(CONFIG, MOST_CONFIG).decode("utf-8")
-        values: Any = parse(text, CONFIG)
+        values: Any = parse(config_text(place), CONFIG)
         return {
             "method": str(values["method"]["name"])[:200],
             "data": str(values["data"]["source"])[:200],
