@@ -24,7 +24,7 @@ PHASES = {
     "local training": (None, "train"),
     "prototypes": (client, "compared_features"),
     "aggregate, distances, adapt": (rounds.server, "conclude"),
-    "Val": (rounds, "val_accuracy"),
+    "Val": (rounds, "predict_held_out"),
     "Test": (rounds, "test_accuracy"),
 }
 

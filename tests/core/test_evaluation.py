@@ -20,8 +20,8 @@ from hcfl.core.evaluation import (
     clustering_quality,
     mixture,
     newcomer_step,
+    predict_held_out,
     purity,
-    val_accuracy,
     without_shares,
 )
 from hcfl.core.server import begin, broadcast, shares
@@ -176,13 +176,16 @@ def test_val_predicts_every_client_with_its_own_weights_after_the_round(planted)
     state, records = play(planted, build("hcfl+(fedrc)"), 10)
     assert records[-1].val > 0.9
     network = setting(planted, build("hcfl+(fedrc)")).network
-    assert val_accuracy(planted, network, build("hcfl+(fedrc)"), state.server, state.clients) == records[-1].val
+    assert (
+        predict_held_out(planted, network, build("hcfl+(fedrc)"), state.server, state.clients).accuracy
+        == records[-1].val
+    )
     first, before = play(planted, build("fedavg"), 1)
     network = setting(planted, build("fedavg")).network
     method = build("fedavg")
-    assert val_accuracy(planted, network, method, first.server, {}) == before[0].val
+    assert predict_held_out(planted, network, method, first.server, {}).accuracy == before[0].val
     untrained = replace(first.server, ensemble=start(planted, method)[1])
-    assert val_accuracy(planted, network, method, untrained, {}) != before[0].val
+    assert predict_held_out(planted, network, method, untrained, {}).accuracy != before[0].val
 
 
 @pytest.mark.parametrize(("form", "steps"), [("persistent", 1), ("fresh", 20)])
@@ -321,7 +324,7 @@ def test_with_gaussians_every_sample_has_its_own_weights_in_val_and_test(planted
 
     rows = planted.val_rows
     expected = hits(planted.x[rows], planted.y[rows], each).mean().item()
-    assert val_accuracy(planted, network, method, state, clients) == pytest.approx(expected)
+    assert predict_held_out(planted, network, method, state, clients).accuracy == pytest.approx(expected)
     assert expected != pytest.approx(hits(planted.x[rows], planted.y[rows], each, with_density=False).mean().item())
     found = evaluation.test_accuracy(planted, network, method, state, (each,) * 3, "persistent")
     for newcomer, weights, accuracy in zip(planted.newcomers, found.weights, found.per_concept, strict=True):
@@ -336,3 +339,24 @@ def test_mixing_of_gaussians_follows_the_splits_of_the_round_itself(planted):
     assert len(records[0].changes) == 1
     assert state.server.weights.shape == (12, 3)
     assert records[0].val is not None
+
+
+def test_a_concept_measured_on_two_halves_is_one_number_over_all_its_samples(planted):
+    method, halved = build("fedrc"), planted.tested_on_halves()
+    state, records = play(halved, method, 2)
+    assert len(state.newcomers) == 6
+    assert len(records[-1].test_per_concept) == 3
+    log_probs = class_log_probs(setting(halved, method).network, state.server.ensemble, halved.scaling(halved.test_x))
+    for concept, (one, two) in enumerate(zip(halved.newcomers[::2], halved.newcomers[1::2], strict=True)):
+        right = 0
+        for newcomer, weights in zip((one, two), state.newcomers[2 * concept :], strict=False):
+            scores = mixture(log_probs[newcomer.score_rows], weights.client.expand(len(newcomer.score_rows), -1))
+            right += int((scores.argmax(dim=1) == newcomer.score_labels).sum())
+        assert records[-1].test_per_concept[concept] == pytest.approx(right / len(halved.test_x))
+
+
+def test_an_empty_cluster_is_not_counted(planted):
+    _, records = play(planted, build("ifca", clusters=5), 2)
+    sizes = records[-1].cluster_sizes
+    assert len(sizes) == 5
+    assert records[-1].clusters == sum(size > 0 for size in sizes.values()) < 5

@@ -258,3 +258,14 @@ def test_defaults_of_a_partition_by_classes():
     two, three = (build(DataConfig(classes_per_client=number), seed=0).settings for number in (2, 3))
     assert (two.partition, two.grouping, two.beta) == ("classes", "grouped", 0.0)
     assert three.grouping == "random"
+
+
+def test_halves_of_the_test_set_measure_each_other(digits):
+    federation, _ = digits
+    halved = federation.tested_on_halves()
+    assert [newcomer.name for newcomer in halved.newcomers] == [f"concept {k}" for k in (0, 0, 1, 1, 2, 2)]
+    for one, two in zip(halved.newcomers[::2], halved.newcomers[1::2], strict=True):
+        assert torch.equal(one.fit_rows, two.score_rows)
+        assert torch.equal(one.score_labels, two.fit_labels)
+        assert abs(len(one.fit_rows) - len(one.score_rows)) <= 1
+        assert sorted(torch.cat([one.fit_rows, one.score_rows]).tolist()) == list(range(len(federation.test_x)))

@@ -29,7 +29,7 @@ def test_products_are_rounded_only_inside_and_then_as_before():
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])
 def test_a_run_computes_as_configured_and_its_server_exactly(precision, tmp_path, monkeypatch):
     seen = {"server": set(), "clients": set()}
-    conclude, take = rounds.server.aggregate, rounds.val_accuracy
+    conclude, take = rounds.server.aggregate, rounds.predict_held_out
 
     def server_side(*args):
         seen["server"].add(flags())
@@ -40,7 +40,7 @@ def test_a_run_computes_as_configured_and_its_server_exactly(precision, tmp_path
         return take(*args)
 
     monkeypatch.setattr(rounds.server, "aggregate", server_side)
-    monkeypatch.setattr(rounds, "val_accuracy", clients_side)
+    monkeypatch.setattr(rounds, "predict_held_out", clients_side)
     execute(prepare(from_flat(clients=4, rounds=2, precision=precision, method="fedavg")), tmp_path / "run")
     assert seen["server"] == {(False, False)}
     assert seen["clients"] == {(precision != "fp32",) * 2}

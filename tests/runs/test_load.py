@@ -29,7 +29,7 @@ def test_what_is_opened_predicts_as_what_ended(method, planted, tmp_path):
 
 def test_val_is_what_clients_predict(planted, tmp_path):
     for method in ("hcfl+(fedrc)", "fedsoft", "fedgmm", "cfl"):
-        run = hcfl.run(method, planted, "mlp", rounds=3, out=tmp_path / method)
+        run = hcfl.run(method, planted, "mlp", rounds=3, serve="last", out=tmp_path / method)
         right = [
             run.predict(planted.x[rows].numpy(), client=client) == planted.y[rows].numpy()
             for client, rows in enumerate(planted.val)

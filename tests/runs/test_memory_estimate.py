@@ -33,7 +33,7 @@ def test_by_hand(ten):
     samples = min(len(rows) for rows in ten.train)
     found = of(ten, "fedavg", engine="sequential", participation=0.5)
     assert found == Estimate(
-        kept=EXTRACTOR + HEAD,
+        kept=2 * (EXTRACTOR + HEAD),  # the last models, and the best so far
         inputs=samples * 8 * 4,
         training=3 * (EXTRACTOR + HEAD) + 16 * ACTIVATIONS,
         updates=5 * (EXTRACTOR + HEAD),
@@ -41,7 +41,7 @@ def test_by_hand(ten):
     assert found.total == found.kept + found.inputs + 2 * found.updates
 
     found = of(ten, "hcfl+(fedrc)", engine="batched", clusters=2)
-    assert found.kept == EXTRACTOR + 2 * HEAD
+    assert found.kept == 2 * (EXTRACTOR + 2 * HEAD)
     assert found.inputs == sum(len(rows) for rows in ten.train) * 8 * 4
     assert found.training == 10 * (3 * (EXTRACTOR + 2 * HEAD) + 16 * ACTIVATIONS)
     assert found.updates == 10 * (EXTRACTOR + 2 * HEAD)
@@ -50,8 +50,9 @@ def test_by_hand(ten):
     assert found.training == 30 * (EXTRACTOR + HEAD) + 30 * (3 * (EXTRACTOR + HEAD) + 16 * ACTIVATIONS)
     assert found.updates == 30 * (EXTRACTOR + HEAD)
     assert of(ten, "ifca", engine="sequential").updates == 10 * (EXTRACTOR + HEAD)  # hard: everybody has one
-    assert of(ten, "fedsoft", engine="sequential").kept == 3 * (EXTRACTOR + HEAD) + 10 * (EXTRACTOR + HEAD)
-    assert of(ten, "stocfl", engine="sequential").kept == 20 * (EXTRACTOR + HEAD)
+    assert of(ten, "fedsoft", engine="sequential").kept == 2 * 13 * (EXTRACTOR + HEAD)
+    assert of(ten, "stocfl", engine="sequential").kept == 30 * (EXTRACTOR + HEAD)
+    assert of(ten, "stocfl", engine="sequential", serve="last").kept == 20 * (EXTRACTOR + HEAD)
     compared = of(ten, "cfl", engine="sequential")
     assert compared.compared == 3 * 10 * (EXTRACTOR + HEAD)
     assert compared.total == compared.kept + compared.inputs + 4 * compared.updates

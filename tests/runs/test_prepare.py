@@ -16,6 +16,7 @@ from hcfl.core.cluster_log import Split
 from hcfl.launch import execute
 from hcfl.methods import METHODS
 from hcfl.runs.folder import event_row
+from hcfl.runs.measured import Measured
 from hcfl.runs.prepare import filled_training, prepare
 from hcfl.runs.tables import client_rows, describe_partition, summarise
 from helpers import blobs, play
@@ -41,8 +42,8 @@ def lines(path):
 def test_every_method_runs_on_the_default_data_and_leaves_a_run_folder(method, tmp_path):
     run = hcfl.run(method, out=tmp_path / "run", **SMALL)
     assert {path.name for path in run.path.iterdir()} == {
-        "config.yaml", "metrics.jsonl", "events.jsonl", "splits.jsonl", "clients.csv", "classes.csv", "summary.json",
-        "checkpoint",
+        "config.yaml", "metrics.jsonl", "events.jsonl", "splits.jsonl", "clients.csv", "classes.csv",
+        "confusion.csv", "summary.json", "checkpoint",
     }  # fmt: skip
     metrics = lines(run.path / "metrics.jsonl")
     assert metrics == run.rows
@@ -53,7 +54,8 @@ def test_every_method_runs_on_the_default_data_and_leaves_a_run_folder(method, t
         assert 0 <= row["test"] <= 1
         assert row["test"] == pytest.approx(sum(row["test_per_concept"]) / 3)
         assert sum(row["cluster_sizes"]) == 6
-        assert len(row["cluster_sizes"]) == len(row["cluster_ids"]) == row["clusters"]
+        assert len(row["cluster_sizes"]) == len(row["cluster_ids"])
+        assert sum(size > 0 for size in row["cluster_sizes"]) == row["clusters"]
         assert row["bytes_up"] == sum(row["bytes_up_by_part"].values())
         assert row["seconds_by_phase"].keys() == {"clients", "server", "evaluation"}
         assert row["seconds"] == sum(row["seconds_by_phase"].values())
@@ -269,6 +271,9 @@ def test_the_summary_by_hand():
         "val": [0.5, 0.7, 0.7, 0.6],
         "test": [0.9, 0.4, 0.8, 0.8],
         "clusters": [1, 4, 3, 2],
+        "cluster_ids": [[0], [0, 1, 2, 3], [0, 1, 2], [0, 1, 2]],
+        "likelihood": [-3.0, -1.0, -2.0, None],
+        "refused": [0, 2, 0, 1],
         "ari": [0.0, 0.1, 0.2, 0.3],
         "ari_affected": [None] * 4,
         "seconds": [1.0, 2.0, 3.0, 6.0],
@@ -280,7 +285,9 @@ def test_the_summary_by_hand():
     assert (summary["val_best"], summary["val_best_round"]) == (0.7, 2), "the first of equals"
     assert (summary["test_best"], summary["test_best_round"]) == (0.9, 1)
     assert summary["test_at_best_val"] == 0.4
-    assert (summary["clusters_last"], summary["clusters_max"]) == (2, 4)
+    assert (summary["clusters_last"], summary["clusters_max"], summary["clusters_empty_last"]) == (2, 4, 1)
+    assert summary["test_served"] == 0.4, "of the round with the largest likelihood"
+    assert (summary["clients_refused"], summary["clients_absent"]) == (3, 0)
     assert summary["seconds_per_round"] == 3.0
     assert (summary["bytes_up"], summary["bytes_down"]) == (10, 100)
 
@@ -290,7 +297,7 @@ def test_clients_csv_names_clusters_by_id_and_concepts_by_name(planted):
     members = torch.tensor([1, -1] + [0] * 10)
     state = replace(state, server=replace(state.server, clusters=(5, 8), members=members))
     federation = replace(planted, truth=replace(planted.truth, names=("a", "b", "c")))
-    header, first, second, third, *_ = client_rows(federation, state)
+    header, first, second, third, *_ = client_rows(federation, state, Measured())
     assert header[-2:] == ["weight_5", "weight_8"]
     assert [row[3] for row in (first, second, third)] == [8, "", 5]
     assert first[2] == "abc"[planted.truth.concept[0]]

@@ -35,7 +35,7 @@ def cluster_of(run, concept):
 
 
 def test_a_newcomer_of_each_concept_of_the_default_federation(tmp_path):
-    run = hcfl.run("hcfl+(fedrc)", rounds=10, evaluate_every=10, out=tmp_path / "run")
+    run = hcfl.run("hcfl+(fedrc)", rounds=10, evaluate_every=10, test_on="tenth", out=tmp_path / "run")
     federation = run.federation
     assert run.summary["ari_last"] == 1
     without = []
@@ -97,7 +97,9 @@ def test_every_kind_of_method_meets_newcomers(tmp_path, method, planted):
 
 
 def test_labels_decide_as_the_fresh_form_of_the_measurement_does(tmp_path):
-    run = hcfl.run("hcfl+(fedrc)", rounds=6, clients=9, evaluate_every=6, newcomers="fresh", out=tmp_path / "run")
+    run = hcfl.run(
+        "hcfl+(fedrc)", rounds=6, clients=9, evaluate_every=6, newcomers="fresh", test_on="tenth", out=tmp_path / "run"
+    )
     federation = run.federation
     for newcomer, weights in zip(federation.newcomers, run.state.newcomers, strict=True):
         found = run.assign(federation.test_x[newcomer.fit_rows].numpy(), newcomer.fit_labels.numpy())

@@ -28,6 +28,7 @@ def add_commands(commands: Any) -> None:
     export.add_argument("--client", metavar="ID", help="the mixture, or the own model, of this client")
     export.add_argument("--format", help="onnx, torchscript or safetensors (default: what the file's name says)")
     for command in (assign, export):
+        command.add_argument("--serve", help="the models of the best round (best, the default) or of the last (last)")
         add_allow_code(command, "the folder")
     export.add_argument("--out", metavar="FILE", type=Path, help="the file (default: in the run folder)")
 
@@ -48,7 +49,7 @@ def assign(arguments: argparse.Namespace, console: Console) -> None:
     from hcfl.report.assignment import show
     from hcfl.runs.load import load
 
-    run = load(arguments.folder, allow_code=arguments.allow_code)
+    run = load(arguments.folder, allow_code=arguments.allow_code, serve=arguments.serve or "best")
     if run.federation.schema is not None:
         with told(console):
             show(run.assign(arguments.data, unlabelled=arguments.unlabelled), console)
@@ -67,7 +68,7 @@ def export(arguments: argparse.Namespace, console: Console) -> None:
     from hcfl.runs.load import load
     from hcfl.serving.export import SUFFIXES
 
-    run = load(arguments.folder, allow_code=arguments.allow_code)
+    run = load(arguments.folder, allow_code=arguments.allow_code, serve=arguments.serve or "best")
     out = arguments.out
     if out is None:
         whose = f"client-{arguments.client}" if arguments.client is not None else f"cluster-{arguments.cluster or 0}"

@@ -57,6 +57,7 @@ NOT_SWEPT = {
     "device": "it says where runs happen, not what they find",
     "threads": "it says where runs happen, not what they find",
     "checkpoint_every": "it says what is kept, not what runs find",
+    "evaluation.serve": "it says what is kept, not what runs find",
     "checkpoints_kept": "it says what is kept, not what runs find",
 }
 """Settings that `--grid` refuses, with the reason."""

@@ -250,6 +250,16 @@ class EvaluationConfig(Section):
     """When and how Val and Test are measured."""
 
     evaluate_every: int = Field(1, ge=1, description="rounds between two measurements; the last is always measured")
+    test_on: Literal["halves", "tenth"] | None = Field(
+        None,
+        description="virtual newcomers find their weights on one half of the test set and are measured on the other, "
+        "both ways (halves, the default), or on nine tenths and the last one, as in the paper (tenth)",
+    )
+    serve: Literal["best", "last"] = Field(
+        "best",
+        description="the round whose models are served: the best by the likelihood of half of the held-out samples, "
+        "kept beside the last, or the last alone",
+    )
     newcomers: Literal["persistent", "fresh"] = Field(
         "persistent",
         description="virtual newcomers keep their weights through the run, or start anew each time",

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from hcfl.core.client import class_mix, placed, weights_of_today
 from hcfl.core.cluster_log import follow
+from hcfl.core.held_out import HeldOut
 from hcfl.core.server import counted_clusters, shares
 from hcfl.core.state import Broadcast, ClientState, ServerState, Update
 from hcfl.data import Federation, Newcomer, Truth
@@ -47,12 +48,12 @@ def log_densities(federation: Federation, network: Network, state: ServerState, 
     return state.gaussians.log_densities(state.gaussians.embed(features))
 
 
-def val_accuracy(
+def predict_held_out(
     federation: Federation, network: Network, method: Method, state: ServerState, clients: Mapping[int, ClientState]
-) -> float | None:
-    """Sample-weighted accuracy over all clients' held-out data, predicted with each one's ω̃, or its own model."""
+) -> HeldOut | None:
+    """Predict all clients' held-out data with each one's ω̃, or its own model; None where there are none here."""
     rows, segments = federation.val_rows, federation.val_segments
-    if not len(rows):
+    if not len(rows) or not len(federation.y):
         return None
     inputs = federation.x[rows.to(federation.x.device)]
     log_probs = class_log_probs(network, state.ensemble, Scaled(inputs, federation.scaling))
@@ -66,7 +67,7 @@ def val_accuracy(
             at = torch.nonzero(segments.index == client).flatten()
             mine = Scaled(inputs[at.to(inputs.device)], federation.scaling)
             scores[at.to(scores.device)] = class_log_probs(network, known.own, mine)[:, 0]
-    return _accuracy(scores, federation.y[rows])
+    return HeldOut.of(segments.index, federation.y[rows], scores)
 
 
 def as_clients_know(state: ServerState, clients: Mapping[int, ClientState]) -> ServerState:
@@ -93,7 +94,7 @@ def _components(method: Method, state: ServerState, clients: Mapping[int, Client
 
 @dataclass(frozen=True)
 class TestResult:
-    """Accuracy of each virtual newcomer, and the weights that they go on with."""
+    """Accuracy for each concept, and the weights that the virtual newcomers go on with."""
 
     per_concept: tuple[float, ...]
     weights: tuple[Weights, ...]
@@ -147,7 +148,7 @@ def test_accuracy(
     steps = 1
     if form == "fresh":
         weights, steps = meet_newcomers(federation, method, len(after.clusters)), FRESH_STEPS
-    accuracies, found = [], []
+    right, found = dict[str, list[Tensor]](), []
     for newcomer, mine in zip(federation.newcomers, weights, strict=True):
         for _ in range(steps):
             mine = newcomer_step(method, newcomer, log_probs, densities, class_shares, mine)
@@ -157,9 +158,10 @@ def test_accuracy(
             log_weights = log_weights + mixture_log_density(mine.components, densities[rows], segments)
         weights_each = torch.softmax(log_weights, dim=1).to(log_probs.device)
         scores = mixture(log_probs[rows.to(log_probs.device)], weights_each)
-        accuracies.append(_accuracy(scores, newcomer.score_labels))
+        correct = scores.argmax(dim=1).cpu() == newcomer.score_labels
+        right.setdefault(newcomer.name, []).append(correct)
         found.append(mine)
-    return TestResult(tuple(accuracies), tuple(found))
+    return TestResult(tuple(_share(torch.cat(parts)) for parts in right.values()), tuple(found))
 
 
 def newcomer_step(
@@ -185,8 +187,8 @@ def newcomer_step(
     return Weights(method.weighting.newcomer(weights.client, seen), components=components)
 
 
-def _accuracy(scores: Tensor, labels: Tensor) -> float:
-    return float((scores.argmax(dim=1) == labels.to(scores.device)).double().mean())
+def _share(right: Tensor) -> float:
+    return float(right.double().mean())
 
 
 @dataclass(frozen=True)

@@ -1,11 +1,12 @@
 """The record of one round, and the fields of `metrics.jsonl`, which are listed here and nowhere else."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any, NamedTuple
 
 from hcfl.core.cluster_log import Change
 from hcfl.core.evaluation import Quality
+from hcfl.core.held_out import ByClass
 from hcfl.core.state import Missing
 from hcfl.tiers.distance import Distances
 
@@ -25,7 +26,9 @@ class Record:
     test: float | None
     test_per_concept: tuple[float, ...]
     clusters: int
+    """K: how many clusters have clients."""
     cluster_sizes: dict[int, int]
+    """How many clients have each cluster as their own, by id; clusters without clients, too."""
     quality: Quality
     without_shared_class: float | None
     down: dict[str, int]
@@ -37,6 +40,19 @@ class Record:
     """The distances that splits were decided by, where there were some."""
     missing: tuple[Missing, ...] = ()
     """Clients that were sampled and whose uploads do not count, of all attempts."""
+    val_worst_client: float | None = None
+    by_class: ByClass | None = None
+    likelihood: float | None = None
+    """The mean log-likelihood of the held-out samples that choose the round to serve."""
+
+
+def used_clusters(sizes: Mapping[int, int]) -> int:
+    """Return how many clusters have clients; all of them where the server does not know who belongs where.
+
+    >>> used_clusters({0: 36, 1: 0})
+    1
+    """
+    return sum(size > 0 for size in sizes.values()) or len(sizes)
 
 
 Row = dict[str, Any]
@@ -58,9 +74,15 @@ METRICS: dict[str, Metric] = {
     "clients_seen": Metric(lambda record: sum(record.cluster_sizes.values())),
     "objective": Metric(lambda record: record.objective, plotted=True),
     "val": Metric(lambda record: record.val, plotted=True),
+    "val_worst_client": Metric(lambda record: record.val_worst_client, plotted=True),
+    "balanced_accuracy": Metric(lambda record: record.by_class and record.by_class.balanced_accuracy, plotted=True),
+    "macro_f1": Metric(lambda record: record.by_class and record.by_class.macro_f1, plotted=True),
+    "likelihood": Metric(lambda record: record.likelihood),
     "test": Metric(lambda record: record.test, plotted=True),
     "test_per_concept": Metric(lambda record: list(record.test_per_concept) or None),
     "clusters": Metric(lambda record: record.clusters, plotted=True),
+    "absent": Metric(lambda record: sum(not one.refused for one in record.missing)),
+    "refused": Metric(lambda record: sum(one.refused for one in record.missing)),
     "cluster_ids": Metric(lambda record: list(record.cluster_sizes)),
     "cluster_sizes": Metric(lambda record: list(record.cluster_sizes.values())),
     "ari": Metric(lambda record: record.quality.ari, plotted=True),
@@ -86,6 +108,13 @@ def metrics_row(record: Record) -> Row:
     return {name: metric.of(record) for name, metric in METRICS.items()}
 
 
+def _by_class(row: Row) -> ByClass | None:
+    balanced_accuracy, macro_f1 = row.get("balanced_accuracy"), row.get("macro_f1")
+    if balanced_accuracy is None or macro_f1 is None:
+        return None
+    return ByClass(balanced_accuracy, macro_f1)
+
+
 def record_of(row: Row, changes: Sequence[Change] = ()) -> Record:
     """Return the record that a line of `metrics.jsonl` was written from, with the changes of the clusters."""
     unchanged = {each.name: row[each.name] for each in fields(Record) if each.name in row}
@@ -97,5 +126,6 @@ def record_of(row: Row, changes: Sequence[Change] = ()) -> Record:
         "down": row["bytes_down_by_part"],
         "up": row["bytes_up_by_part"],
         "seconds": row["seconds_by_phase"],
+        "by_class": _by_class(row),
     }
     return Record(**{**unchanged, **nested, "changes": tuple(changes)})

@@ -18,11 +18,12 @@ from hcfl.core.evaluation import (
     catch_up_newcomers,
     clustering_quality,
     meet_newcomers,
+    predict_held_out,
     test_accuracy,
-    val_accuracy,
     without_shares,
 )
-from hcfl.core.record import PHASES, Record
+from hcfl.core.held_out import ByClass
+from hcfl.core.record import PHASES, Record, used_clusters
 from hcfl.core.setting import RoundTask, Setting
 from hcfl.core.state import Missing, RunState, Update
 from hcfl.methods import Method
@@ -69,11 +70,14 @@ def play_round(setting: Setting, state: RunState, evaluate: bool = True) -> tupl
 
     # 4. Evaluate and record.
     newcomers = catch_up_newcomers(state.newcomers, state.server, after)
-    val, test = None, TestResult((), newcomers)
+    val, held_out, test = None, None, TestResult((), newcomers)
+    secret = update.noised or update.sealed is not None
     if evaluate:
-        own, secret = update.held_out, update.noised or update.sealed is not None
+        own = update.held_out
         known = as_clients_know(after, clients) if secret else after
-        val = val_accuracy(federation, network, method, known, clients) if own is None else _share(own)
+        if own is None:
+            held_out = predict_held_out(federation, network, method, known, clients)
+        val = _share(own) if own is not None else None if held_out is None else held_out.accuracy
         seen_by = without_shares(method) if setting.plain_newcomers else method
         test = test_accuracy(federation, network, seen_by, after, newcomers, setting.newcomers)
     changes = after.changes[len(state.server.changes) :]
@@ -88,7 +92,10 @@ def play_round(setting: Setting, state: RunState, evaluate: bool = True) -> tupl
         val=val,
         test=test.mean,
         test_per_concept=test.per_concept,
-        clusters=len(sizes),
+        val_worst_client=None if held_out is None else held_out.worst_client,
+        by_class=None if held_out is None else ByClass.of(held_out.confusion()),
+        likelihood=None if held_out is None or secret else held_out.choosing_log_likelihood,
+        clusters=used_clusters(sizes),
         cluster_sizes=sizes,
         quality=clustering_quality(federation.truth, after.members.numpy()),
         without_shared_class=_without_shared_class(method, update),

@@ -52,6 +52,13 @@ class Newcomer:
     score_rows: Tensor
     score_labels: Tensor
 
+    def halves(self) -> "tuple[Newcomer, Newcomer]":
+        """Return two newcomers on halves of all these samples: what chooses the weights of one measures the other's."""
+        rows, labels = torch.cat([self.fit_rows, self.score_rows]), torch.cat([self.fit_labels, self.score_labels])
+        middle = (len(rows) + 1) // 2
+        one, two = (rows[:middle], labels[:middle]), (rows[middle:], labels[middle:])
+        return Newcomer(self.name, *one, *two), Newcomer(self.name, *two, *one)
+
 
 @dataclass(frozen=True)
 class Federation:
@@ -70,7 +77,7 @@ class Federation:
     """Rows of each client's held-out data."""
     test_x: Tensor | None
     newcomers: tuple[Newcomer, ...]
-    """One for each concept; empty without a test set."""
+    """One for each concept, or two on halves of its samples; empty without a test set."""
     scaling: Scaling
     class_names: tuple[str, ...]
     client_names: tuple[Any, ...]
@@ -175,6 +182,10 @@ class Federation:
     def val_segments(self) -> Segments:
         """Which client each of `val_rows` belongs to."""
         return Segments(tuple(len(rows) for rows in self.val))
+
+    def tested_on_halves(self) -> "Federation":
+        """Return the same federation whose newcomers are measured on all of the test set, half after half."""
+        return replace(self, newcomers=tuple(half for newcomer in self.newcomers for half in newcomer.halves()))
 
     def class_table(self) -> NDArray[np.int64]:
         """Return how many training and held-out samples of each class each client holds, (clients, classes)."""

@@ -35,9 +35,15 @@ def resume_and_show(path: Path, console: Console, track: Sequence[str] = (), all
 
 def _show(run: Run, console: Console) -> Run:
     console.print(tables.summary_table([run]))
+    _tell(run, console)
     plots.save(plots.plot_runs([run]), run.path / run_folder.PICTURE)
     console.print(f"Run folder: {run.path}", highlight=False, soft_wrap=True)
     return run
+
+
+def _tell(run: Run, console: Console) -> None:
+    for line in tables.remarks(run):
+        console.print(line, highlight=False, soft_wrap=True)
 
 
 def demo(config: Config, console: Console) -> tuple[Run, Run]:
@@ -49,6 +55,8 @@ def demo(config: Config, console: Console) -> tuple[Run, Run]:
     )
     found, single = (_run(config.updated("method", name=name), None, console) for name in ("hcfl+(fedrc)", "fedavg"))
     console.print(tables.summary_table([found, single]))
+    for run in (found, single):
+        _tell(run, console)
     titles = ("one model does not fit all clients", "HCFL+ finds the groups")
     picture = plots.save(plots.plot_runs([found, single], titles), found.path / run_folder.PICTURE)
     console.print(f"Run folders: {found.path}, {single.path}", highlight=False, soft_wrap=True)

@@ -10,7 +10,9 @@ from hcfl import methods
 from hcfl.config import scenarios
 from hcfl.core.record import Row
 from hcfl.data import Federation
+from hcfl.data.readers.available_memory import format_bytes
 from hcfl.data.tables import Schema
+from hcfl.runs import folder as run_folder
 from hcfl.runs.progress import percent
 from hcfl.runs.run import Run
 
@@ -119,8 +121,16 @@ def summary_table(runs: Sequence[Run]) -> Table:
     add("Val, last round (best)", "{} ({})", "val_last", "val_best")
     add("Test, last round (best)", "{} ({})", "test_last", "test_best")
     add("Test at the best-Val round", "{}", "test_at_best_val")
-    add("clusters found (true)", "{} ({})", "clusters_last", "clusters_true")
-    add("ARI against the truth", "{}", "ari_last")
+    if any(run.summary.get("val_worst_client") is not None for run in runs):
+        add("Val of the worst client", "{}", "val_worst_client")
+        add("balanced accuracy, macro F1", "{}, {}", "balanced_accuracy", "macro_f1")
+    add("clusters with clients (true)", "{} ({})", "clusters_last", "clusters_true")
+    add("agreement with the truth (adjusted Rand index)", "{}", "ari_last")
+    if any(run.summary.get("clients_refused") or run.summary.get("clients_absent") for run in runs):
+        add("uploads refused, absent", "{}, {}", "clients_refused", "clients_absent")
+    if any(run.summary.get("served_by") == "likelihood" for run in runs):
+        add("round that is served", "{} of {}", "served_round", "rounds")
+        add("Val, Test of that round", "{}, {}", "val_served", "test_served")
     add("megabytes up + down", "{} + {}", "bytes_up", "bytes_down")
     add("seconds per round", "{}", "seconds_per_round")
     if any(run.summary["epsilon"] is not None for run in runs):
@@ -128,11 +138,22 @@ def summary_table(runs: Sequence[Run]) -> Table:
     return table
 
 
+def remarks(run: Run) -> list[str]:
+    """Return sentences below the table: what is served, and what should be known before it is used."""
+    summary, told = run.summary, []
+    if served := summary.get("served_bytes"):
+        told.append(
+            f"Served: round {summary['served_round']}, with the largest likelihood of held-out samples, not the last; "
+            f"it takes {format_bytes(served)} in {run.path / run_folder.CHECKPOINT}. --serve last takes the last."
+        )
+    return [*told, *(f"Warning: {each}." for each in summary.get("warnings") or ())]
+
+
 def _shown(summary: Row, key: str) -> str:
-    value = summary[key]
+    value = summary.get(key)
     if value is None:
         return "–"
-    if key.startswith(("val", "test")):
+    if key.startswith(("val", "test", "balanced", "macro")):
         return percent(value).strip()
     if key.startswith("bytes"):
         return f"{value / 1e6:.1f}"

@@ -16,10 +16,12 @@ from hcfl.core.record import Record, Row, metrics_row, record_of
 from hcfl.core.state import RunState
 from hcfl.data import Federation
 from hcfl.errors import InputError, SavingError
-from hcfl.runs import atomic_file, checkpoint
+from hcfl.runs import atomic_file, best_round, checkpoint, remarks
+from hcfl.runs.best_round import Best
 from hcfl.runs.csv_cells import safe
 from hcfl.runs.json_files import read_lines
-from hcfl.runs.tables import class_rows, client_rows, missing_rows, split_row, summarise
+from hcfl.runs.measured import Measured
+from hcfl.runs.tables import class_rows, client_rows, confusion_rows, missing_rows, split_row, summarise
 
 RUNS = Path("runs")
 """The default parent of run folders."""
@@ -32,7 +34,8 @@ def place_of(config: Config) -> Path:
 
 
 CONFIG, METRICS, EVENTS, SPLITS = "config.yaml", "metrics.jsonl", "events.jsonl", "splits.jsonl"
-CLIENTS, CLASSES, SUMMARY, SCHEMA = "clients.csv", "classes.csv", "summary.json", "schema.json"
+CLIENTS, CLASSES, CONFUSION = "clients.csv", "classes.csv", "confusion.csv"
+SUMMARY, SCHEMA = "summary.json", "schema.json"
 CHECKPOINT, PICTURE, REPORT = "checkpoint", "run.png", "report.html"
 
 LOCK = ".lock"
@@ -45,7 +48,9 @@ LOGS = (METRICS, EVENTS, SPLITS)
 def create(path: Path, config: Config) -> Path:
     """Create a run folder; a folder that already holds a run is refused."""
     try:
-        if any(os.path.lexists(path / name) for name in (CONFIG, *LOGS, CLIENTS, CLASSES, SUMMARY, CHECKPOINT)):
+        if any(
+            os.path.lexists(path / name) for name in (CONFIG, *LOGS, CLIENTS, CLASSES, CONFUSION, SUMMARY, CHECKPOINT)
+        ):
             raise InputError(f"out = {str(path)!r}: already holds a run; choose another folder or remove it")
         atomic_file.write_text(path / CONFIG, config.to_yaml())
         for name in LOGS:
@@ -156,11 +161,16 @@ def append(path: Path, record: Record, client_names: Sequence[Any]) -> Row:
     return row
 
 
-def save(path: Path, config: Config, federation: Federation, state: RunState) -> None:
-    """Flush the logs to disk, then write a checkpoint."""
+def save(path: Path, config: Config, federation: Federation, state: RunState, best: Best | None = None) -> None:
+    """Flush the logs to disk, then write a checkpoint, with the best round so far where that is an earlier one."""
     for name in LOGS:
         atomic_file.flush(path / name)
-    checkpoint.save(path / CHECKPOINT, state, federation.scaling, config)
+    folder = path / CHECKPOINT
+    if best is not None and best.round < state.server.round:
+        best_round.write(folder, best)
+    checkpoint.save(folder, state, federation.scaling, config)
+    if best is None or best.round == state.server.round:
+        (folder / best_round.FILE).unlink(missing_ok=True)
 
 
 MOST_WEIGHTS = 1_000_000
@@ -171,7 +181,7 @@ def show_clients(path: Path, federation: Federation, state: RunState) -> None:
     """Write the tables of clients as they are now, for those who look at a run that is under way."""
     if state.server.weights.numel() > MOST_WEIGHTS:
         return
-    _write_table(path / CLIENTS, client_rows(federation, state))
+    _write_table(path / CLIENTS, client_rows(federation, state, Measured()))
     if not (path / CLASSES).exists():  # it never changes
         _write_table(path / CLASSES, class_rows(federation))
 
@@ -189,19 +199,32 @@ def finish(
     federation: Federation,
     state: RunState,
     metrics: Sequence[Row],
-    val_last: float | None = None,
+    best: Best | None,
+    measured: Measured,
 ) -> Row:
-    """Write `clients.csv`, `classes.csv`, `summary.json` and the checkpoint; return the summary.
-
-    `val_last` is Val of the final models, where the last round did not measure them.
-    """
+    """Write `clients.csv`, `classes.csv`, `confusion.csv` and `summary.json` of a run that ends; return the summary."""
     if federation.schema is not None:
         atomic_file.write_text(path / SCHEMA, federation.schema.to_json())
-    tables = {CLIENTS: client_rows(federation, state), CLASSES: class_rows(federation)}
+    tables = {
+        CLIENTS: client_rows(federation, state, measured),
+        CLASSES: class_rows(federation),
+        CONFUSION: confusion_rows(federation, state, measured.last),
+    }
     for name, table in tables.items():
         _write_table(path / name, table)
-    save(path, config, federation, state)
     concepts = None if federation.truth is None else federation.truth.concepts
-    summary = summarise(method, config, concepts, metrics, val_last)
+    summary = summarise(method, config, concepts, metrics, measured)
+    file = path / CHECKPOINT / best_round.FILE
+    summary |= {
+        "served_round": metrics[-1]["round"] if best is None else best.round,
+        "served_by": "last" if best is None else "likelihood",
+        "served_bytes": file.stat().st_size if file.exists() else 0,
+    }
+    server, names = state.server, federation.class_names
+    summary["warnings"] = [
+        *remarks.of_clusters(method, metrics),
+        *remarks.of_classes(measured.last, server.members, server.clusters, names),
+        *remarks.of_uploads(metrics),
+    ]
     atomic_file.write_text(path / SUMMARY, json.dumps(summary, indent=2) + "\n")
     return summary

@@ -11,8 +11,9 @@ from hcfl.errors import InputError
 from hcfl.methods import Method
 from hcfl.models import IMAGE_NETWORKS, MODELS, Builder, Network, Pair, parameters_of
 from hcfl.models.ensemble import Ensemble
-from hcfl.runs import checkpoint
+from hcfl.runs import best_round, checkpoint
 from hcfl.runs import folder as run_folder
+from hcfl.runs.best_round import Serve
 from hcfl.runs.json_files import read_object
 from hcfl.runs.prepare import method_of, model_builder
 from hcfl.runs.run import Run
@@ -24,13 +25,16 @@ def load(
     model: Builder | Pair | None = None,
     method: Method | None = None,
     allow_code: bool = False,
+    serve: Serve = "best",
 ) -> Run:
-    """Open a run from its folder.
+    """Open a run from its folder, with the models of its best round, or, with `serve="last"`, of its last.
 
     A model or method that was passed to the run as a Python object is not in its folder, and has to be passed again.
     Where the folder names code of its own (`FILE.py:CLASS`), it runs only with `allow_code`.
     """
     path = Path(path)
+    if serve not in ("best", "last"):
+        raise InputError(f"serve = {serve!r}: must be best or last")
     if not is_file(path / run_folder.CONFIG) or not is_folder(path / run_folder.CHECKPOINT):
         raise InputError(f"run = {str(path)!r}: is not the folder of a run that ended")
     if not (path / run_folder.CHECKPOINT / checkpoint.OUTLINE_FILE).exists():
@@ -46,12 +50,15 @@ def load(
             sketch = rebuild(config.model, federation.shape, federation.classes)
         check_fit(sketch, state.server.ensemble, f"run = {str(path)!r}")
     network = rebuild(config.model, federation.shape, federation.classes, model)
-    check_fit(network, state.server.ensemble, f"run = {str(path)!r}")
+    best = best_round.read(path / run_folder.CHECKPOINT) if serve == "best" else None
+    for each in (state, *(() if best is None else (best.state,))):
+        check_fit(network, each.server.ensemble, f"run = {str(path)!r}")
     rows, summary = run_folder.rows(path, run_folder.METRICS), read_object(path / run_folder.SUMMARY)
     if not rows or not all(isinstance(row.get("round"), int) for row in rows):
         raise InputError(f"run = {str(path)!r}: {run_folder.METRICS} is damaged, every line must have its round")
     chosen = method or method_of(config.method)
-    return Run(path, config, federation, summary, rows, state, chosen, network, known.profiles)
+    profiles, kept = (known.profiles, None) if best is None else (best.profiles, best.state)
+    return Run(path, config, federation, summary, rows, state, chosen, network, profiles, kept)
 
 
 def rebuild(config: ModelConfig, shape: tuple[int, ...], classes: int, model: Builder | Pair | None = None) -> Network:

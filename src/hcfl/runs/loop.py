@@ -1,7 +1,7 @@
 """Runs a prepared experiment round by round and writes each round into the run folder."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from time import perf_counter
 
@@ -14,8 +14,10 @@ from hcfl.core.setting import Setting
 from hcfl.core.state import RunState
 from hcfl.errors import SavingError
 from hcfl.models.precision import matrix_products, threads
-from hcfl.runs import checkpoint
+from hcfl.runs import best_round, checkpoint
 from hcfl.runs import folder as run_folder
+from hcfl.runs.best_round import Best
+from hcfl.runs.measured import measure
 from hcfl.runs.run import Run
 from hcfl.runs.save import is_due, saving
 from hcfl.runs.tables import missing_rows
@@ -58,6 +60,9 @@ def play_on(
     config, setting, state = prepared.config, prepared.setting, prepared.state
     federation, method, network = setting.federation, setting.method, setting.network
     saved, cost, stopped = perf_counter(), 0.0, False
+    private = config.privacy.mode != "none"  # then only sums may leave the clients
+    choose = config.evaluation.serve == "best" and not private
+    best = best_round.restored(path / run_folder.CHECKPOINT, metrics, state) if choose else None
     with threads(config.threads), matrix_products(rounded=config.precision != "fp32"):
         try:
             for after, record in rounds.play(setting, prepared.state, config.training.rounds):
@@ -65,10 +70,11 @@ def play_on(
                     row = run_folder.append(path, record, federation.client_names)
                 metrics.append(row)
                 state = after
+                best = best_round.better(best, state, record) if choose else None
                 began = perf_counter()
                 if is_due(checkpoint_every, record.round, began - saved, cost):
                     with saving(path):
-                        run_folder.save(path, config, federation, state)
+                        run_folder.save(path, config, federation, state, best)
                         run_folder.show_clients(path, federation, state)
                     saved, cost = perf_counter(), perf_counter() - began
                 if on_round is not None:
@@ -84,14 +90,19 @@ def play_on(
                     for row in missing_rows(error.round, error.missing, federation.client_names):
                         run_folder.append_event(path, row)
             if metrics:
-                _finish(prepared, path, state, metrics, None)
+                _finish(prepared, path, state, metrics, best)
             raise
-        private = config.privacy.mode != "none"  # then only sums may leave the clients
-        measured = not private and not stopped
-        found = cluster_profiles.measure(federation, network, method, state.server) if measured else None
-        val_last = measure_last(state) if measure_last is not None and not stopped else None
-    summary = _finish(prepared, path, state, metrics, found, val_last)
-    return Run(path, config, federation, summary, metrics, state, method, network, found)
+        found, val_last = None, None
+        if not private and not stopped:
+            found = cluster_profiles.measure(federation, network, method, state.server)
+            if best is not None and best.round < state.server.round:
+                best = replace(best, profiles=cluster_profiles.measure(federation, network, method, best.state.server))
+        if measure_last is not None and not stopped:
+            val_last = measure_last(state)
+        summary = _finish(prepared, path, state, metrics, best, found, val_last)
+    served = best if best is not None and best.round < state.server.round else None
+    kept, profiles = (None, found) if served is None else (served.state, served.profiles)
+    return Run(path, config, federation, summary, metrics, state, method, network, profiles, kept)
 
 
 def _finish(
@@ -99,11 +110,16 @@ def _finish(
     path: Path,
     state: RunState,
     metrics: list[Row],
-    found: Profiles | None,
+    best: Best | None,
+    found: Profiles | None = None,
     val_last: float | None = None,
 ) -> Row:
-    federation, config, name = prepared.setting.federation, prepared.config, prepared.setting.method.name
+    config, setting = prepared.config, prepared.setting
+    measured = replace(measure(config, setting, state, state if best is None else best.state), val_last=val_last)
     with saving(path):
-        summary = run_folder.finish(path, name, config, federation, state, metrics, val_last)
-        checkpoint.save_outline(path / run_folder.CHECKPOINT, federation, found)
+        run_folder.save(path, config, setting.federation, state, best)
+        summary = run_folder.finish(
+            path, setting.method.name, config, setting.federation, state, metrics, best, measured
+        )
+        checkpoint.save_outline(path / run_folder.CHECKPOINT, setting.federation, found)
     return summary

@@ -71,12 +71,13 @@ def estimate(
     row = extractor + heads * head if shared else extractor + head
     stored = federation.x.element_size() if device.type != "cpu" else FLOAT  # a GPU scales batch by batch
     samples = sum(sizes[-participants:]) if batched else sizes[-1]  # the smallest clients there could be
-    own = clients * one * (method.local.kept + config.training.keep_momentum)
+    states = 2 if config.evaluation.serve == "best" else 1  # the last, and the best so far
+    own = clients * one * (states * method.local.kept + config.training.keep_momentum)
     first = clients * (extractor + head) if "first updates" in method.needs else 0
     vector = extractor + head if not shared or "whole updates" in method.needs else head
     start = participants * one if batched and not shared else 0
     return Estimate(
-        kept=(extractor if shared else clusters * extractor) + clusters * head + own + first,
+        kept=states * ((extractor if shared else clusters * extractor) + clusters * head) + own + first,
         inputs=samples * values * stored,
         training=start + at_once * (SIDE_BY_SIDE * row + batch * _activations(network, federation.shape)),
         updates=participants * one,

@@ -24,7 +24,7 @@ from hcfl.runs.links import check_folder
 from hcfl.runs.save import saving
 from hcfl.runs.state_file import DamagedError
 
-CHANGEABLE = ("training.rounds", "checkpoint_every", "checkpoints_kept", "data.cache_dir")
+CHANGEABLE = ("training.rounds", "checkpoint_every", "checkpoints_kept", "data.cache_dir", "evaluation.serve")
 """Settings that a user may change before resuming a run: they do not change the rounds that it has completed."""
 
 
@@ -77,13 +77,13 @@ def reopen(path: Path) -> Reopened:
     Damaged checkpoints are skipped, with a note. A checkpoint of another version or configuration is refused.
     """
     check_folder(path)
-    config = Config.load(path / CONFIG)
+    config = as_it_was(Config.load(path / CONFIG))
     logs = {name: _Log.read(path / name) for name in LOGS}
     state, notes = None, []
     for file in checkpoint.files(path / CHECKPOINT):
         try:
             found = checkpoint.read(file)
-            _check_config(config, Config.from_yaml(found.config), path)
+            _check_config(config, as_it_was(Config.from_yaml(found.config)), path)
             _check_logs(logs, found.state.server, path)
         except DamagedError as error:
             notes.append(str(error))
@@ -99,6 +99,11 @@ def reopen(path: Path) -> Reopened:
     where = f"from round {round_}" if round_ else "from the beginning"
     told = tuple(f"{note}; the run goes on {where}" for note in notes)
     return Reopened(config, [row for row, _ in logs[METRICS].lines if row["round"] <= round_], state, told)
+
+
+def as_it_was(config: Config) -> Config:
+    """Return the configuration of a folder that an older version may have begun: Test was a tenth of the test set."""
+    return config if config.evaluation.test_on else config.updated("evaluation", test_on="tenth")
 
 
 @dataclass(frozen=True)

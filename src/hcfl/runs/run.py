@@ -57,6 +57,13 @@ class Run:
     network: Network = field(repr=False)
     profiles: Profiles | None = field(default=None, repr=False)
     """Statistics of each cluster's inputs, to assign new clients without labels; None where data stay with clients."""
+    best: RunState | None = field(default=None, repr=False)
+    """What is served, where it is not the last round: models and weights after the round with the best likelihood."""
+
+    @property
+    def served(self) -> RunState:
+        """The models and weights that predict, assign new clients, and are exported."""
+        return self.state if self.best is None else self.best
 
     @cached_property
     def metrics(self) -> "DataFrame":
@@ -67,8 +74,8 @@ class Run:
 
     @property
     def clusters(self) -> tuple[int, ...]:
-        """The clusters' ids."""
-        return self.state.server.clusters
+        """The ids of the clusters that are served."""
+        return self.served.server.clusters
 
     def assign(self, x: "Inputs", y: ArrayLike | None = None, *, unlabelled: bool = False) -> "Assignment":
         """Find the clusters of a new client, one that never trained.

@@ -8,10 +8,13 @@ from numpy.typing import NDArray
 
 from hcfl.config import Config
 from hcfl.core.cluster_log import Split
+from hcfl.core.held_out import HeldOut
 from hcfl.core.record import Row
 from hcfl.core.state import Missing, RunState
 from hcfl.data import Federation
 from hcfl.privacy.accounting import spent
+from hcfl.runs.best_round import best_row
+from hcfl.runs.measured import Measured
 from hcfl.tiers.distance import Distances
 
 
@@ -29,9 +32,13 @@ def missing_rows(round_: int, missing: Sequence[Missing], client_names: Sequence
     ]
 
 
-def client_rows(federation: Federation, state: RunState) -> list[list[Any]]:
-    """Return `clients.csv`: each client's cluster and weights, and its true concept where that is known."""
+def client_rows(federation: Federation, state: RunState, measured: Measured) -> list[list[Any]]:
+    """Return `clients.csv`: each client's cluster, weights and accuracy, and its true concept where that is known."""
     server, truth = state.server, federation.truth
+    last, served = (
+        None if held_out is None else held_out.by_client(federation.clients)
+        for held_out in (measured.last, measured.served)
+    )
     table: list[list[Any]] = [
         [
             "client",
@@ -40,6 +47,9 @@ def client_rows(federation: Federation, state: RunState) -> list[list[Any]]:
             "cluster",
             "corruption",
             "severity",
+            "held_out",
+            "accuracy",
+            "accuracy_served",
             *(f"weight_{cluster}" for cluster in server.clusters),
         ]
     ]
@@ -54,6 +64,11 @@ def client_rows(federation: Federation, state: RunState) -> list[list[Any]]:
                 "" if column < 0 else server.clusters[column],
                 "" if corruption is None else corruption.name,
                 "" if corruption is None else corruption.severity,
+                "" if last is None else last[client][1],
+                *(
+                    "" if part is None or not part[client][1] else f"{part[client][0] / part[client][1]:.6g}"
+                    for part in (last, served)
+                ),
                 *(f"{weight:.6g}" for weight in server.weights[client].tolist()),
             ]
         )
@@ -67,6 +82,17 @@ def class_rows(federation: Federation) -> list[list[Any]]:
         return table
     counts = federation.class_table().tolist()
     return table + [[name, *row] for name, row in zip(federation.client_names, counts, strict=True)]
+
+
+def confusion_rows(federation: Federation, state: RunState, held_out: HeldOut | None) -> list[list[Any]]:
+    """Return `confusion.csv`: held-out samples by their client's cluster, label and predicted class, where any are."""
+    table: list[list[Any]] = [["cluster", "label", "predicted", "samples"]]
+    if held_out is None:
+        return table
+    names, clusters = federation.class_names, state.server.clusters
+    for column, label, predicted, samples in held_out.by_group(state.server.members[held_out.clients]):
+        table.append(["" if column < 0 else clusters[column], names[label], names[predicted], samples])
+    return table
 
 
 SPLIT_CLIENTS = 200
@@ -102,15 +128,19 @@ def _kept_rows(matrix: NDArray[np.float32], first: list[int], second: list[int])
 
 
 def summarise(
-    method: str, config: Config, concepts: int | None, metrics: Sequence[Row], val_last: float | None = None
+    method: str, config: Config, concepts: int | None, metrics: Sequence[Row], measured: Measured | None = None
 ) -> Row:
     """Return `summary.json` from the rows of `metrics.jsonl`.
 
     It has Val and Test of the best round and of the last, and Test of the round with the best Val, which is the honest
-    one of the three. `concepts` is the true number of concepts; None where it is not known. `val_last` is Val of the
-    final models, where the last round measured those that it began with.
+    one of the three. `concepts` is the true number of concepts; None where it is not known. `measured` is what was
+    measured at the end: Val of the final models, where the last round measured those that it began with, and of those
+    that are served, on the held-out samples that did not choose them.
     """
-    last = metrics[-1] if val_last is None else {**metrics[-1], "val": val_last}
+    measured = measured or Measured()
+    last = metrics[-1] if measured.val_last is None else {**metrics[-1], "val": measured.val_last}
+    best = best_row(metrics) if config.evaluation.serve == "best" else None
+    served = metrics[-1] if best is None else best
     val_best = _best([*metrics, last], "val")
     test_best = _best(metrics, "test")
     epsilon, delta = spent(config.privacy, last["round"]) or (None, None)
@@ -127,9 +157,17 @@ def summarise(
         "val_last": last["val"],
         "test_last": last["test"],
         "test_at_best_val": val_best and val_best["test"],
+        "val_served": None if measured.served is None else measured.served.reporting_accuracy,
+        "test_served": served["test"],
+        "val_worst_client": last.get("val_worst_client"),
+        "balanced_accuracy": last.get("balanced_accuracy"),
+        "macro_f1": last.get("macro_f1"),
         "clusters_last": last["clusters"],
         "clusters_max": max(row["clusters"] for row in metrics),
         "clusters_true": concepts,
+        "clusters_empty_last": len(last["cluster_ids"]) - last["clusters"],
+        "clients_absent": sum(row.get("absent") or 0 for row in metrics),
+        "clients_refused": sum(row.get("refused") or 0 for row in metrics),
         "ari_last": last["ari"],
         "ari_affected_last": last["ari_affected"],
         "seconds_per_round": sum(row["seconds"] for row in metrics) / len(metrics),

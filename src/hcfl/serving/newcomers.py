@@ -100,7 +100,7 @@ class Assignment:
 
 def assign(run: Run, x: Tensor, labels: Tensor | None, unlabelled: bool = False) -> Assignment:
     """Find a newcomer's clusters from raw inputs and, unless `unlabelled`, from their labels."""
-    server, method, profiles = run.state.server, run.method, run.profiles
+    server, method, profiles = run.served.server, run.method, run.profiles
     features, log_probs = _look(run, x)
     densities = log_densities(run.federation, run.network, server, x.to(run.federation.scaling.mean.device))
     class_shares = shares(method, server, run.federation.classes)
@@ -193,7 +193,7 @@ class _Samples:
 
 def _look(run: Run, x: Tensor) -> tuple[list[Tensor], Tensor]:
     """Return features as each cluster's extractor sees them, and log p_k(·|x), (samples, clusters, classes)."""
-    ensemble, scaling = run.state.server.ensemble, run.federation.scaling
+    ensemble, scaling = run.served.server.ensemble, run.federation.scaling
     scaled = Scaled(x.to(scaling.mean.device), scaling)
     extractors = 1 if ensemble.topology == "split" else ensemble.clusters
     features = [embed(run.network, ensemble.extractor(k), scaled) for k in range(extractors)]

@@ -60,7 +60,7 @@ WeightsLike = Assignment | Mapping[Any, float] | ArrayLike
 
 def chosen(run: Run, client: Any = None, cluster: Any = None, weights: WeightsLike | None = None) -> Blend:
     """Return the models of a client, of a cluster, or of weights; a run's only cluster needs no name."""
-    clusters = run.state.server.clusters
+    clusters = run.served.server.clusters
     given = [
         name for name, value in (("client", client), ("cluster", cluster), ("weights", weights)) if value is not None
     ]
@@ -80,7 +80,7 @@ def chosen(run: Run, client: Any = None, cluster: Any = None, weights: WeightsLi
 
 def of_weights(run: Run, weights: Tensor, components: Tensor | None = None) -> Blend:
     """Return the clusters' models with weights, (clusters,); models of weight 0 are left out."""
-    server = run.state.server
+    server = run.served.server
     if weights.shape != (len(server.clusters),) or not bool((weights >= 0).all()) or not float(weights.sum()) > 0:
         known = _listed(server.clusters)
         raise InputError(f"weights = {weights.tolist()}: must be a number from 0 on for each of the clusters {known}")
@@ -94,7 +94,7 @@ def of_weights(run: Run, weights: Tensor, components: Tensor | None = None) -> B
 
 def of_cluster(run: Run, cluster: int | str) -> Blend:
     """Return one cluster's own model."""
-    clusters = run.state.server.clusters
+    clusters = run.served.server.clusters
     column = _position(clusters, cluster)
     if column is None:
         raise InputError(f"cluster = {cluster}: is not one of this run's clusters {_listed(clusters)}")
@@ -103,11 +103,11 @@ def of_cluster(run: Run, cluster: int | str) -> Blend:
 
 def of_client(run: Run, name: Any) -> Blend:
     """Return a client's own model where it keeps one, else its mixture of the clusters' models."""
-    names, server = run.federation.client_names, run.state.server
+    names, server = run.federation.client_names, run.served.server
     client = _position(names, name)
     if client is None:
         raise InputError(f"client = {name}: is not one of this run's {len(names)} clients {_listed(names)}")
-    known = run.state.clients.get(client)
+    known = run.served.clients.get(client)
     if known is not None and known.own is not None:
         return Blend(known.own, torch.ones(1), run.federation.scaling)
     components = run.method.uniform_components(len(server.clusters))

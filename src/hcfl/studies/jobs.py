@@ -59,11 +59,24 @@ class Task:
 
 def task_of(config: Config, out: Path, keep: bool = False) -> Task:
     """Return the run of a configuration, in a folder of `out` that is named after its settings."""
-    # Defaults are left out: a setting that a later version adds must not change the names of existing folders.
-    settings = config.model_dump(exclude=NO_EFFECT_ON_RESULTS, exclude_defaults=True)
+    settings = _telling(config)
     digest = hashlib.blake2b(json.dumps(settings, sort_keys=True).encode(), digest_size=4).hexdigest()
     source = Path(config.data.source).stem
     return Task(config, out / f"{config.method.name}-{source}-seed{config.seed}-{digest}", keep)
+
+
+def _telling(config: Config) -> dict[str, Any]:
+    """Return the settings that name a run folder.
+
+    Defaults are left out: a setting that a later version adds must not change the names of existing folders. The one
+    default that a later version did change, `test_on`, is named, and its old value is not.
+    """
+    settings = config.model_dump(exclude=NO_EFFECT_ON_RESULTS, exclude_defaults=True)
+    evaluation = {**settings.get("evaluation", {}), "test_on": config.evaluation.test_on or "halves"}
+    evaluation.pop("serve", None)  # says what is kept
+    if evaluation["test_on"] == "tenth":
+        del evaluation["test_on"]
+    return {name: value for name, value in {**settings, "evaluation": evaluation}.items() if value != {}}
 
 
 def run(task: Task, threads: int | None = None, should_stop: ShouldStop | None = None) -> bool:

@@ -129,6 +129,7 @@ function build() {
       "summary",
       "Summary",
       several ? "Bold: the best of a column." : null,
+      warnings(runs),
       several ? comparison(runs) : tiles(runs[0]),
       everyNumber(runs),
     ),

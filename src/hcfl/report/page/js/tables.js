@@ -1,7 +1,7 @@
 // Numbers and words: the summary, every change of clusters, the configuration.
 
 const FORMATS = [
-  [/^(val|test)_(best|last|at_best_val)$/, percent],
+  [/^((val|test)_(best|last|at_best_val|served|worst_client)|balanced_accuracy|macro_f1)$/, percent],
   [/^bytes/, bytes],
   [/^ari/, (value) => (value === null ? NONE : value.toFixed(2))],
   [/^seconds/, seconds],
@@ -15,6 +15,19 @@ function datum(run, number, key) {
     "data",
     { value: value === null ? "" : String(value), "data-run": number, "data-key": key },
     format(value),
+  );
+}
+
+// What should be known before a result is used, in sentences.
+function warnings(runs) {
+  const told = runs.flatMap((run) =>
+    (run.summary.warnings || []).map((text) => (runs.length > 1 ? `${run.label}: ${text}` : text)),
+  );
+  if (!told.length) return null;
+  return element(
+    "ul",
+    { class: "card warnings", "aria-label": "Warnings" },
+    told.map((text) => element("li", {}, text)),
   );
 }
 
@@ -41,7 +54,27 @@ function tiles(run) {
         ? ["there is no test set"]
         : ["best ", show("test_best"), " in round ", show("test_best_round")]),
     ),
-    tile("Test at best Val", show("test_at_best_val"), "chosen without test data"),
+    summary.served_by === "likelihood"
+      ? tile(
+          "Served",
+          ["round ", show("served_round")],
+          "Val ",
+          show("val_served"),
+          ", Test ",
+          show("test_served"),
+          ", on samples that did not choose it",
+        )
+      : tile("Test at best Val", show("test_at_best_val"), "chosen without test data"),
+    (summary.val_worst_client ?? null) === null
+      ? null
+      : tile(
+          "Worst client",
+          show("val_worst_client"),
+          "balanced accuracy ",
+          show("balanced_accuracy"),
+          ", macro F1 ",
+          show("macro_f1"),
+        ),
     tile(
       "Clusters",
       show("clusters_last"),
@@ -71,7 +104,7 @@ function headerRow(first, names) {
 }
 
 function everyNumber(runs) {
-  const keys = Object.keys(runs[0].summary);
+  const keys = Object.keys(runs[0].summary).filter((key) => key !== "warnings");
   return element(
     "details",
     { id: "every-number" },

@@ -1,0 +1,118 @@
+"""What the models say of the clients' held-out samples: accuracy by client and by class, and their likelihood."""
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from math import isfinite
+
+import torch
+from torch import Tensor
+
+
+@dataclass(frozen=True)
+class HeldOut:
+    """Predictions of the held-out samples of all clients, one client's after another's; on the CPU."""
+
+    clients: Tensor
+    """(samples,): the client of each."""
+    labels: Tensor
+    """(samples,)."""
+    predicted: Tensor
+    """(samples,): the most probable class."""
+    log_likelihood: Tensor
+    """(samples,): log of the probability of the label."""
+    classes: int
+
+    @staticmethod
+    def of(clients: Tensor, labels: Tensor, log_probs: Tensor) -> "HeldOut":
+        """Read the predictions from the log-probabilities of all classes, (samples, classes)."""
+        log_likelihood = log_probs.gather(1, labels.to(log_probs.device).unsqueeze(1))[:, 0]
+        return HeldOut(clients, labels, log_probs.argmax(dim=1).cpu(), log_likelihood.cpu(), log_probs.shape[1])
+
+    @cached_property
+    def right(self) -> Tensor:
+        """(samples,): whether each is predicted correctly."""
+        return self.predicted == self.labels
+
+    @property
+    def accuracy(self) -> float:
+        """Val: the share of the samples that are predicted correctly."""
+        return float(self.right.double().mean())
+
+    @property
+    def choosing(self) -> Tensor:
+        """(samples,): whether each is among those that choose the round to serve: every second one."""
+        return torch.arange(len(self.labels)) % 2 == 0
+
+    @property
+    def choosing_log_likelihood(self) -> float | None:
+        """The mean over the samples that choose the round to serve; None where models are so wrong that it has none."""
+        mean = float(self.log_likelihood[self.choosing].double().mean())
+        return mean if isfinite(mean) else None
+
+    @property
+    def reporting_accuracy(self) -> float | None:
+        """The accuracy on the samples that do not choose the round to serve; None where there are none."""
+        others = self.right[~self.choosing]
+        return float(others.double().mean()) if len(others) else None
+
+    def by_client(self, clients: int) -> list[tuple[int, int]]:
+        """Return how many samples of each client are predicted correctly, and how many it holds out."""
+        right = torch.bincount(self.clients[self.right], minlength=clients)
+        samples = torch.bincount(self.clients, minlength=clients)
+        return list(zip(right.tolist(), samples.tolist(), strict=True))
+
+    @property
+    def worst_client(self) -> float:
+        """The lowest accuracy of a client that holds out samples."""
+        samples = torch.bincount(self.clients)
+        right = torch.bincount(self.clients[self.right], minlength=len(samples))
+        return float((right / samples)[samples > 0].min())
+
+    def confusion(self) -> Tensor:
+        """Count samples by label (rows) and predicted class (columns)."""
+        pairs = torch.bincount(self.labels * self.classes + self.predicted, minlength=self.classes**2)
+        return pairs.view(self.classes, self.classes)
+
+    def by_group(self, group: Tensor) -> list[tuple[int, int, int, int]]:
+        """Count samples by group, label and predicted class: those that occur, in order; `group` is (samples,)."""
+        counts = Counter(zip(group.tolist(), self.labels.tolist(), self.predicted.tolist(), strict=True))
+        return [(*key, number) for key, number in sorted(counts.items())]
+
+
+@dataclass(frozen=True)
+class ByClass:
+    """What a confusion matrix says when every class counts the same, however many samples it has."""
+
+    balanced_accuracy: float
+    """The mean over the classes that occur of the share of their samples that are predicted correctly."""
+    macro_f1: float
+    """The mean of 2·precision·recall / (precision + recall) over the classes that occur or are predicted."""
+
+    @staticmethod
+    def of(confusion: Tensor) -> "ByClass":
+        """Compute both from counts by label (rows) and predicted class (columns).
+
+        >>> ByClass.of(torch.tensor([[9, 0], [1, 0]])).balanced_accuracy
+        0.5
+        """
+        right, labels, predicted = (part.double() for part in (confusion.diag(), confusion.sum(1), confusion.sum(0)))
+        occurs, named = labels > 0, labels + predicted > 0
+        return ByClass(
+            balanced_accuracy=float((right[occurs] / labels[occurs]).mean()),
+            macro_f1=float((2 * right[named] / (labels + predicted)[named]).mean()),
+        )
+
+
+def single_predictions(counts: Sequence[tuple[int, int, int, int]]) -> dict[int, int]:
+    """Return the groups whose samples have several labels and all get the same class predicted, with this class.
+
+    >>> single_predictions([(0, 0, 0, 27), (0, 1, 0, 1), (1, 0, 0, 5), (1, 1, 1, 5)])
+    {0: 0}
+    """
+    labels, predicted = dict[int, set[int]](), dict[int, set[int]]()
+    for group, label, guess, _ in counts:
+        labels.setdefault(group, set()).add(label)
+        predicted.setdefault(group, set()).add(guess)
+    return {group: min(found) for group, found in predicted.items() if len(found) == 1 and len(labels[group]) > 1}

@@ -1,0 +1,91 @@
+"""The round whose models are served: the one with the largest likelihood of held-out samples, kept beside the last.
+
+Half of the held-out samples choose the round, the other half measure it (`HeldOut`), so training and Val are the same
+with and without. The state waits in memory and goes to disk with the checkpoints.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Literal
+
+from hcfl.core.cluster_profiles import Profiles
+from hcfl.core.record import Record, Row
+from hcfl.core.state import ClientState, RunState
+from hcfl.runs import state_file
+from hcfl.runs.state_file import DamagedError
+from hcfl.tiers import Weights
+
+Serve = Literal["best", "last"]
+"""Which round's models predict, assign and are exported."""
+
+FORMAT = 1
+"""Version of the layout of `best.safetensors`."""
+
+FILE = "best.safetensors"
+
+
+@dataclass(frozen=True)
+class Best:
+    """The state after the best round so far, without what only training needs."""
+
+    likelihood: float
+    state: RunState
+    profiles: Profiles | None = None
+    """Statistics of each cluster's inputs; measured at the end of a run."""
+
+    @property
+    def round(self) -> int:
+        """The round."""
+        return self.state.server.round
+
+
+def better(best: Best | None, state: RunState, record: Record) -> Best | None:
+    """Return the state of this round where its likelihood is larger than the best one so far, else the best one."""
+    if record.likelihood is None or (best is not None and record.likelihood <= best.likelihood):
+        return best
+    return Best(record.likelihood, servable(state))
+
+
+def servable(state: RunState) -> RunState:
+    """Return what predictions need of a state: no newcomers, no weights of samples, no momentum."""
+    return RunState(state.server, {client: _servable(known) for client, known in state.clients.items()}, ())
+
+
+def _servable(known: ClientState) -> ClientState:
+    weights = Weights(known.weights.client, components=known.weights.components)
+    return replace(known, weights=weights, velocity=None)
+
+
+def best_row(rows: Sequence[Row]) -> Row | None:
+    """Return the first round with the largest likelihood; None where it was not measured."""
+    measured = [row for row in rows if row.get("likelihood") is not None]
+    return max(measured, key=lambda row: row["likelihood"]) if measured else None
+
+
+def write(folder: Path, best: Best) -> None:
+    """Write `best.safetensors` into the checkpoint's folder."""
+    state_file.write(folder / FILE, best, FORMAT)
+
+
+def read(folder: Path) -> Best | None:
+    """Read what `write` wrote; None where the last round is the one to serve."""
+    file = folder / FILE
+    return state_file.read(Best, file, FORMAT, f"checkpoint {file}") if file.exists() else None
+
+
+def restored(folder: Path, rows: Sequence[Row], state: RunState) -> Best | None:
+    """Return the best round of the rounds that were played before a run goes on with `state`.
+
+    A file of a later round, or a damaged one, does not count: its round is played again, or another one is served.
+    """
+    row = best_row(rows)
+    if row is None:
+        return None
+    if row["round"] == state.server.round:
+        return Best(row["likelihood"], servable(state))
+    try:
+        found = read(folder)
+    except DamagedError:
+        return None
+    return found if found is not None and found.round == row["round"] else None

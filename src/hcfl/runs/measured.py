@@ -1,0 +1,37 @@
+"""What is measured when a run ends: the last models by client and by class, and the models that are served."""
+
+from dataclasses import dataclass
+
+from hcfl.config import Config
+from hcfl.core.evaluation import as_clients_know, predict_held_out
+from hcfl.core.held_out import HeldOut
+from hcfl.core.setting import Setting
+from hcfl.core.state import RunState
+
+
+@dataclass(frozen=True)
+class Measured:
+    """Predictions of the held-out samples at the end of a run; None where clients measure by themselves."""
+
+    last: HeldOut | None = None
+    """By the models of the last round."""
+    served: HeldOut | None = None
+    """By the models that are served."""
+    val_last: float | None = None
+    """Val of the last models, where clients told it."""
+
+
+def measure(config: Config, setting: Setting, state: RunState, served: RunState) -> Measured:
+    """Predict all held-out samples with the last models and with those that are served."""
+    if config.engine == "flower":
+        return Measured()
+    last = held_out(config, setting, state)
+    same = served.server.round == state.server.round
+    return Measured(last, last if same else held_out(config, setting, served))
+
+
+def held_out(config: Config, setting: Setting, state: RunState) -> HeldOut | None:
+    """Predict all held-out samples; where uploads are noisy or sealed, with the weights that clients know."""
+    private = config.privacy.mode != "none"
+    server = as_clients_know(state.server, state.clients) if private else state.server
+    return predict_held_out(setting.federation, setting.network, setting.method, server, state.clients)

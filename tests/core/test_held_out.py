@@ -1,0 +1,47 @@
+"""Accuracy by client and by class, on numbers worked out by hand."""
+
+import pytest
+import torch
+
+from hcfl.core.held_out import ByClass, HeldOut, single_predictions
+
+CLIENTS, LABELS = torch.tensor([0, 0, 0, 2, 2]), torch.tensor([0, 1, 0, 1, 1])
+PROBABILITIES = torch.tensor([[0.9, 0.1], [0.6, 0.4], [0.2, 0.8], [0.3, 0.7], [0.5, 0.5]])
+
+
+@pytest.fixture
+def held_out():
+    return HeldOut.of(CLIENTS, LABELS, PROBABILITIES.log())
+
+
+def test_accuracy_by_client(held_out):
+    assert held_out.accuracy == pytest.approx(2 / 5)
+    assert held_out.by_client(3) == [(1, 3), (0, 0), (1, 2)]
+    assert held_out.worst_client == pytest.approx(1 / 3), "a client without held-out samples is not the worst"
+
+
+def test_every_second_sample_chooses_the_round_and_the_others_measure_it(held_out):
+    chosen = (PROBABILITIES[0, 0].log() + PROBABILITIES[2, 0].log() + PROBABILITIES[4, 1].log()) / 3
+    assert held_out.choosing_log_likelihood == pytest.approx(float(chosen))
+    assert held_out.reporting_accuracy == pytest.approx(1 / 2)
+    alone = HeldOut.of(CLIENTS[:1], LABELS[:1], PROBABILITIES[:1].log())
+    assert alone.reporting_accuracy is None
+
+
+def test_confusion_by_hand(held_out):
+    assert held_out.confusion().tolist() == [[1, 1], [2, 1]]
+    assert held_out.by_group(CLIENTS) == [(0, 0, 0, 1), (0, 0, 1, 1), (0, 1, 0, 1), (2, 1, 0, 1), (2, 1, 1, 1)]
+
+
+def test_classes_count_alike_however_rare():
+    majority = ByClass.of(torch.tensor([[96, 0], [4, 0]]))
+    assert majority.balanced_accuracy == pytest.approx(0.5)
+    assert majority.macro_f1 == pytest.approx((2 * 96 / 196 + 0) / 2)
+    absent = ByClass.of(torch.tensor([[3, 1, 0], [0, 2, 0], [0, 0, 0]]))
+    assert absent.balanced_accuracy == pytest.approx((3 / 4 + 1) / 2), "a class that does not occur does not count"
+    assert absent.macro_f1 == pytest.approx((6 / 7 + 4 / 5) / 2)
+
+
+def test_one_class_for_all_is_noticed_only_where_labels_differ():
+    assert single_predictions([(0, 0, 0, 27), (0, 1, 0, 1), (1, 1, 1, 5)]) == {0: 0}
+    assert single_predictions([(0, 0, 0, 27), (0, 1, 1, 1)]) == {}
