@@ -167,7 +167,8 @@ def test_invariants_hold_in_every_round(planted, name):
             seen = seen | True
         assert ((server.members >= 0) == seen).all()
         assert sum(record.cluster_sizes.values()) == int(seen.sum())
-        assert server.ensemble.clusters == len(server.clusters) == record.clusters == server.weights.shape[1]
+        assert server.ensemble.clusters == len(server.clusters) == server.weights.shape[1]
+        assert record.clusters == len(server.members[server.members >= 0].unique())
         for change in record.changes:
             if hasattr(change, "first"):
                 took_part = set(torch.nonzero(server.last_seen == record.round).flatten().tolist())
@@ -263,7 +264,7 @@ def test_cfl_with_lost_ids_is_the_public_code(four_groups, engine):
     times = np.bincount(np.concatenate(public.lists), minlength=four_groups.clients)
     assert times.min() == 0, "some clients are in no list"
     assert times.max() >= 2, "and some in several"
-    assert records[-1].clusters == len(records[-1].cluster_sizes) == len(public.lists)
+    assert len(records[-1].cluster_sizes) == len(public.lists)
 
     server_state = state.server
     mine = server_state.ensemble.select(server_state.members.tolist())

@@ -220,7 +220,11 @@ def test_a_row_s_settings_go_before_its_column_s_and_those_before_the_table_s():
     settings = {"data": {"alpha": 1, "beta": 1, "clients": 1}, "model": {"name": "mobilenet-v2", "norm": "group"}}
     table = Table("t", "", "", "", ("val",), settings, (column,), (row,))
     paper = paper_tables.settings_of(table, row, column, "paper")
-    assert paper == {"data": {"alpha": 3, "beta": 2, "clients": 1}, "model": settings["model"]}
+    assert paper == {
+        "data": {"alpha": 3, "beta": 2, "clients": 1},
+        "model": settings["model"],
+        "evaluation": {"test_on": "tenth"},
+    }
     small = paper_tables.settings_of(table, row, column, "small")
     assert small["model"] == paper_tables.small_scale()["model"], "another model has other settings"
     assert small["data"]["clients"] == paper_tables.small_scale()["data"]["clients"]
