@@ -31,14 +31,14 @@ def _one_thread():
 def planted() -> Federation:
     """Twelve clients in three concepts that relabel every class: FedAvg cannot serve them."""
     x, y = blobs()
-    return Federation.from_arrays(x, y, clients=12, partition="iid", beta=0.9, concepts=3, seed=1)
+    return Federation.from_arrays(x, y, clients=12, partition="iid", beta=0.9, concepts=3, seed=1, test_on="tenth")
 
 
 @pytest.fixture
 def skewed() -> Federation:
     """Eight clients with label shift and no concept shift."""
     x, y = blobs(seed=3)
-    return Federation.from_arrays(x, y, clients=8, alpha=0.5, seed=2)
+    return Federation.from_arrays(x, y, clients=8, alpha=0.5, seed=2, test_on="tenth")
 
 
 @pytest.fixture(autouse=True, scope="session")

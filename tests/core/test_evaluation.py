@@ -342,7 +342,8 @@ def test_mixing_of_gaussians_follows_the_splits_of_the_round_itself(planted):
 
 
 def test_a_concept_measured_on_two_halves_is_one_number_over_all_its_samples(planted):
-    method, halved = build("fedrc"), planted.tested_on_halves()
+    method = build("fedrc")
+    halved = replace(planted, newcomers=tuple(half for newcomer in planted.newcomers for half in newcomer.halves()))
     state, records = play(halved, method, 2)
     assert len(state.newcomers) == 6
     assert len(records[-1].test_per_concept) == 3

@@ -15,7 +15,7 @@ from helpers import blobs
 
 @pytest.fixture(scope="module")
 def digits():
-    federation = build(DataConfig(), seed=0)
+    federation = build(DataConfig(test_on="tenth"), seed=0)
     return federation, federation.settings
 
 
@@ -133,7 +133,7 @@ def test_concepts_that_coincide_are_one_and_reported():
     x, y = blobs(classes=10, per_class=20)
     federation = Federation.from_arrays(x, y, clients=9, partition="iid", beta=0.1)
     assert federation.truth.concepts == 2
-    assert len(federation.newcomers) == 3
+    assert len(federation.newcomers) == 2 * 3
     assert federation.notes == ("concepts that coincide: 2 = 0",)
 
 
@@ -164,7 +164,7 @@ def test_a_natural_federation_may_know_its_concepts_and_test_set():
     x, y, extra = natural()
     concept = np.where(extra["client"] == "west", "b", "a")
     test = np.arange(len(y)) % 5 == 0
-    federation = Federation.from_arrays(x, y, **extra, concept=concept, test=test)
+    federation = Federation.from_arrays(x, y, **extra, concept=concept, test=test, test_on="tenth")
     assert federation.truth.concept.tolist() == [0, 0, 1]
     assert federation.truth.names == ("a", "b")
     assert federation.truth.affected is None
@@ -232,7 +232,7 @@ def test_newcomers_of_a_natural_federation_hold_the_samples_of_their_concept():
     x, y, extra = natural()
     concept = np.where(extra["client"] == "west", "b", "a")
     test = np.arange(len(y)) % 5 == 0
-    federation = Federation.from_arrays(x, y, **extra, concept=concept, test=test)
+    federation = Federation.from_arrays(x, y, **extra, concept=concept, test=test, test_on="tenth")
     for newcomer, name in zip(federation.newcomers, "ab", strict=True):
         for rows, seen in ((newcomer.fit_rows, newcomer.fit_labels), (newcomer.score_rows, newcomer.score_labels)):
             assert set(concept[test][rows.numpy()].tolist()) == {name}
@@ -242,7 +242,7 @@ def test_newcomers_of_a_natural_federation_hold_the_samples_of_their_concept():
 @pytest.mark.parametrize(("samples", "sizes"), [(1, []), (2, [(1, 1)]), (4, [(3, 1)]), (20, [(18, 2)])])
 def test_a_small_test_set_still_measures_something(samples, sizes):
     x, y, extra = natural()
-    federation = Federation.from_arrays(x, y, **extra, test=np.arange(len(y)) < samples)
+    federation = Federation.from_arrays(x, y, **extra, test=np.arange(len(y)) < samples, test_on="tenth")
     assert [(len(n.fit_rows), len(n.score_rows)) for n in federation.newcomers] == sizes
 
 
@@ -262,7 +262,8 @@ def test_defaults_of_a_partition_by_classes():
 
 def test_halves_of_the_test_set_measure_each_other(digits):
     federation, _ = digits
-    halved = federation.tested_on_halves()
+    halved = build(DataConfig(), seed=0)
+    assert halved.settings.test_on == "halves"
     assert [newcomer.name for newcomer in halved.newcomers] == [f"concept {k}" for k in (0, 0, 1, 1, 2, 2)]
     for one, two in zip(halved.newcomers[::2], halved.newcomers[1::2], strict=True):
         assert torch.equal(one.fit_rows, two.score_rows)

@@ -221,9 +221,8 @@ def test_a_row_s_settings_go_before_its_column_s_and_those_before_the_table_s():
     table = Table("t", "", "", "", ("val",), settings, (column,), (row,))
     paper = paper_tables.settings_of(table, row, column, "paper")
     assert paper == {
-        "data": {"alpha": 3, "beta": 2, "clients": 1},
+        "data": {"alpha": 3, "beta": 2, "clients": 1, "test_on": "tenth"},
         "model": settings["model"],
-        "evaluation": {"test_on": "tenth"},
     }
     small = paper_tables.settings_of(table, row, column, "small")
     assert small["model"] == paper_tables.small_scale()["model"], "another model has other settings"

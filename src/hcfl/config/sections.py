@@ -155,6 +155,11 @@ class DataConfig(Section):
     noise_rate: float = Field(0.0, ge=0, le=1, description="share of the labels that are flipped")
     val_share: float = Field(0.1, gt=0, lt=1, description="share of each client's samples held out for Val")
     test_share: float = Field(0.2, gt=0, lt=1, description="share set aside for Test where the source has no test set")
+    test_on: Literal["halves", "tenth"] | None = Field(
+        None,
+        description="virtual newcomers find their weights on one half of the test set and are measured on the other, "
+        "both ways (halves, the default), or on nine tenths and the last one, as in the paper (tenth)",
+    )
 
 
 class ModelConfig(Section):
@@ -250,11 +255,6 @@ class EvaluationConfig(Section):
     """When and how Val and Test are measured."""
 
     evaluate_every: int = Field(1, ge=1, description="rounds between two measurements; the last is always measured")
-    test_on: Literal["halves", "tenth"] | None = Field(
-        None,
-        description="virtual newcomers find their weights on one half of the test set and are measured on the other, "
-        "both ways (halves, the default), or on nine tenths and the last one, as in the paper (tenth)",
-    )
     serve: Literal["best", "last"] = Field(
         "best",
         description="the round whose models are served: the best by the likelihood of half of the held-out samples, "

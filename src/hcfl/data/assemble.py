@@ -284,6 +284,9 @@ def _federation(
     notes: tuple[str, ...],
     corruptions: tuple[Corruption, ...] | None = None,
 ) -> Federation:
+    config = config.model_copy(update={"test_on": config.test_on or "halves"})
+    if config.test_on == "halves":
+        newcomers = tuple(half for newcomer in newcomers for half in newcomer.halves())
     images = (len(samples.y) - len(test)) // config.copies if config.copies > 1 else None
     halves = [
         train_and_val(part, config.val_share, seed, client, images)

@@ -183,10 +183,6 @@ class Federation:
         """Which client each of `val_rows` belongs to."""
         return Segments(tuple(len(rows) for rows in self.val))
 
-    def tested_on_halves(self) -> "Federation":
-        """Return the same federation whose newcomers are measured on all of the test set, half after half."""
-        return replace(self, newcomers=tuple(half for newcomer in self.newcomers for half in newcomer.halves()))
-
     def class_table(self) -> NDArray[np.int64]:
         """Return how many training and held-out samples of each class each client holds, (clients, classes)."""
         return np.stack(

@@ -56,9 +56,6 @@ def prepare(
         without_shares(method)  # refuses a method without class shares before anything is built
 
     federation = federation or build(config.data, config.seed)
-    evaluation = config.evaluation.model_copy(update={"test_on": config.evaluation.test_on or "halves"})
-    if evaluation.test_on == "halves":
-        federation = federation.tested_on_halves()
     model_settings = filled_model(config.model, federation.shape) if model is None else passed_model(config.model)
     builder = model_builder(model_settings) if model is None else model
     with rng.scoped(config.seed, "check model"):
@@ -74,7 +71,6 @@ def prepare(
             "data": federation.settings,
             "model": model_settings,
             "training": training,
-            "evaluation": evaluation,
             "privacy": privacy,
             "engine": engine,
             "compile": compiled,

@@ -103,7 +103,7 @@ def reopen(path: Path) -> Reopened:
 
 def as_it_was(config: Config) -> Config:
     """Return the configuration of a folder that an older version may have begun: Test was a tenth of the test set."""
-    return config if config.evaluation.test_on else config.updated("evaluation", test_on="tenth")
+    return config if config.data.test_on else config.updated("data", test_on="tenth")
 
 
 @dataclass(frozen=True)

@@ -72,11 +72,11 @@ def _telling(config: Config) -> dict[str, Any]:
     default that a later version did change, `test_on`, is named, and its old value is not.
     """
     settings = config.model_dump(exclude=NO_EFFECT_ON_RESULTS, exclude_defaults=True)
-    evaluation = {**settings.get("evaluation", {}), "test_on": config.evaluation.test_on or "halves"}
-    evaluation.pop("serve", None)  # says what is kept
-    if evaluation["test_on"] == "tenth":
-        del evaluation["test_on"]
-    return {name: value for name, value in {**settings, "evaluation": evaluation}.items() if value != {}}
+    settings.get("evaluation", {}).pop("serve", None)  # says what is kept
+    data = {**settings.get("data", {}), "test_on": config.data.test_on or "halves"}
+    if data["test_on"] == "tenth":
+        del data["test_on"]
+    return {name: value for name, value in {**settings, "data": data}.items() if value != {}}
 
 
 def run(task: Task, threads: int | None = None, should_stop: ShouldStop | None = None) -> bool:

@@ -13,6 +13,7 @@ from hcfl.report.page import matrices
 from hcfl.runs import folder as run_folder
 from hcfl.runs.csv_cells import plain
 from hcfl.runs.json_files import read_object
+from hcfl.runs.restore import as_it_was
 from hcfl.runs.tables import summarise
 
 RULES = {
@@ -52,7 +53,7 @@ def read(path: Path) -> Folder:
     for name in (run_folder.CONFIG, run_folder.METRICS):
         if not is_file(path / name):
             raise InputError(f"run = {str(path)!r}: is not a run folder, it has no {name}")
-    config = Config.load(path / run_folder.CONFIG)
+    config = as_it_was(Config.load(path / run_folder.CONFIG))
     metrics, events, splits = (_checked(path, name) for name in run_folder.LOGS)
     if not metrics:
         raise InputError(f"run = {str(path)!r}: has no completed round yet")

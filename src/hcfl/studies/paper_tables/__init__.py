@@ -95,7 +95,7 @@ def _matches(label: str, pattern: str) -> bool:
 
 def settings_of(table: Table, row: Row, column: Column, scale: Scale) -> dict[str, dict[str, Any]]:
     """Return the nested settings of one cell: a row's settings win over its column's, and those over the table's."""
-    sections: dict[str, dict[str, Any]] = {"evaluation": {"test_on": "tenth"}}
+    sections: dict[str, dict[str, Any]] = {"data": {"test_on": "tenth"}}
     for part in (table.settings, column.settings, row.settings):
         for section, values in part.items():
             sections.setdefault(section, {}).update(values)
