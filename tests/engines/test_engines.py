@@ -18,6 +18,7 @@ from hcfl.core.sgd import Batches, shuffle
 from hcfl.data.local_data import LocalData
 from hcfl.engines import Batched, Sequential, batched_training
 from hcfl.engines.batched_training import Rows, chunk_size, schedule, train_together
+from hcfl.engines.recorded import Recorder
 from hcfl.engines.stacked import Program, Stacked, draws
 from hcfl.errors import InputError
 from hcfl.methods import METHODS, build
@@ -234,7 +235,7 @@ def test_batch_normalisation_leaves_out_what_only_fills_up_a_batch(topology, mod
     ("topology", "models", "order"),
     [("split", 2, "heads-first"), ("split", 2, "together"), ("full", 1, "together"), ("full", 2, "together")],
 )
-@pytest.mark.parametrize("program", ["fixed", "free", "alike"])
+@pytest.mark.parametrize("program", ["fixed", "free", "alike", "steps to record"])
 def test_masks_of_dropout_are_each_client_s_own_whatever_it_is_trained_with(
     topology, models, order, program, rows, monkeypatch
 ):
@@ -250,7 +251,8 @@ def test_masks_of_dropout_are_each_client_s_own_whatever_it_is_trained_with(
     stacked = as_if_compiled(network)[0] if program == "fixed" else Stacked(network)
     assert (stacked.fixed, stacked.alike) == (program == "fixed", program == "alike")
     expected = train(network, job).models
-    agree_closely(train_together(stacked, job).models, expected, atol=1e-10, rtol=1e-8)
+    recorder = Recorder(works=False) if program == "steps to record" else None
+    agree_closely(train_together(stacked, job, recorder).models, expected, atol=1e-10, rtol=1e-8)
     network.extractor.feature_dropout = 0.0
     without = train(network, job).models
     for name, tensor in expected.heads.items():
@@ -512,11 +514,11 @@ def test_the_engine_is_a_setting_and_a_run_records_what_it_was(engine, kind):
 def test_a_chunk_that_does_not_fit_memory_is_halved(uneven, monkeypatch):
     sizes, whole = [], batched_training._train_rows
 
-    def small_memory(stacked, job, rows):
+    def small_memory(stacked, job, rows, recorder):
         sizes.append(len(rows))
         if len(rows) > 3:
             raise torch.OutOfMemoryError("CUDA out of memory")
-        return whole(stacked, job, rows)
+        return whole(stacked, job, rows, recorder)
 
     one, _ = play(uneven, build("hcfl+(fedrc)"), 1, engine=Batched())
     monkeypatch.setattr(batched_training, "_train_rows", small_memory)

@@ -118,7 +118,8 @@ def take_part(
         moments=moments,
     )
     own = _each(trained if method.local.kept else None, len(clients))
-    momenta = _each(done.velocity, len(clients))
+    complete = len(clients) == len(task.setting.federation.train)
+    momenta = _each(done.velocity, len(clients), shared=complete)
     states_after = [
         ClientState(broadcast.round, broadcast.clusters, *kept)
         for kept in zip(weights.split(segments), own, momenta, strict=True)
@@ -270,9 +271,14 @@ def _counted(method: Method, weights: Weights) -> Tensor:
     return weights.client if power == 1 else weights.client**power
 
 
-def _each(models: Copies | None, clients: int) -> list[Ensemble | None]:
-    """Return each client's models as an ensemble of its own; None for all where there are none."""
-    return [None if models is None else _copy(models.of(row)) for row in range(clients)]
+def _each(models: Copies | None, clients: int, shared: bool = False) -> list[Ensemble | None]:
+    """Return each client's models as an ensemble of its own; None for all where there are none.
+
+    They may be `shared` where all clients take part: then the tensors of all of them are kept anyway.
+    """
+    if models is None:
+        return [None] * clients
+    return [models.of(row) if shared else _copy(models.of(row)) for row in range(clients)]
 
 
 def _copy(models: Ensemble) -> Ensemble:

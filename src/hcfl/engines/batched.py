@@ -7,6 +7,7 @@ from hcfl.core.local_plan import Job, Trained, train
 from hcfl.core.setting import RoundTask
 from hcfl.core.state import ClientState, Update
 from hcfl.engines.batched_training import train_together
+from hcfl.engines.recorded import Recorder
 from hcfl.engines.stacked import one_by_one, stacked
 from hcfl.models import Network
 
@@ -17,6 +18,8 @@ class Batched:
 
     compiled: bool = False
     """Whether to compile the network: minutes at the first round of its kind, then several times faster on a GPU."""
+    recorder: Recorder | None = None
+    """Where training steps are recorded as CUDA graphs, on a GPU."""
 
     def execute(self, task: RoundTask) -> tuple[Update, list[ClientState]]:
         """Return what the participants send, and each one's new state."""
@@ -24,4 +27,6 @@ class Batched:
 
     def train(self, network: Network, job: Job) -> Trained:
         """Train all clients' models together; layers that draw random numbers take one client after another."""
-        return train(network, job) if one_by_one(network) else train_together(stacked(network, self.compiled), job)
+        if one_by_one(network):
+            return train(network, job)
+        return train_together(stacked(network, self.compiled), job, self.recorder)

@@ -12,12 +12,13 @@ import torch
 from torch import Tensor
 
 from hcfl.core.local_plan import Job, Phase, Trained
-from hcfl.core.sgd import Batches, LocalSGD, cross_entropy_per_cluster, line_up_velocities, trained_parts
+from hcfl.core.sgd import Batches, LocalSGD, cross_entropy_per_cluster, trained_parts
+from hcfl.engines.recorded import Batch, Held, Recorder
 from hcfl.engines.stacked import Stacked
 from hcfl.errors import InputError
-from hcfl.models import Params, drop
+from hcfl.models import Params, drop, kernels
 from hcfl.models.ensemble import Copies, fitting, joined
-from hcfl.models.inputs import lined_up
+from hcfl.models.inputs import Inputs, lined_up
 
 CPU_ELEMENTS = 1 << 23
 """Input values per training step on a CPU."""
@@ -73,53 +74,119 @@ def schedule(batches: Batches, alike: bool, fixed: bool, device: torch.device) -
                 yield Step(chosen, index[chosen, number, :size], shares[chosen, number, :size], taken[chosen, number])
 
 
-def descend_together(
-    params: Sequence[Params],
-    loss: Callable[..., Tensor],
-    steps: Iterator[Step],
-    sgd: LocalSGD,
-    anchors: Sequence[Params],
-    velocities: Sequence[Params] | None = None,
-) -> list[Params]:
-    """Minimise every row's loss at once: `sgd.descend` with a leading axis of rows everywhere."""
-    trained = [{name: tensor.detach().clone() for name, tensor in p.items()} for p in params]
-    targets = [anchor[name] for p, anchor in zip(params, anchors, strict=True) for name in p]
-    everything = [tensor for p in trained for tensor in p.values()]
-    velocity = line_up_velocities(params, velocities)
-    for step in steps if everything else ():
-        picked = [{name: tensor.detach().requires_grad_() for name, tensor in step.of(p).items()} for p in trained]
-        leaves = [leaf for p in picked for leaf in p.values()]
-        gradients = torch.autograd.grad(loss(step, *picked), leaves, allow_unused=True, materialize_grads=True)
+@dataclass(frozen=True)
+class Supervision:
+    """Where the batches of some rows come from."""
+
+    inputs: Inputs
+    """Images, or features where only heads are trained."""
+    labels: Tensor
+    gamma: Tensor
+    columns: Tensor
+    """(rows, heads): the column of γ that each head is weighted by."""
+    keys: Tensor
+    """(rows,): what masks of dropout come from."""
+
+    def batch(self, step: Step) -> Batch:
+        """Gather what a step sees."""
+        columns = step.pick(self.columns)
+        return {
+            "inputs": lined_up(self.inputs, step.index),
+            "labels": self.labels[step.index],
+            "gamma": self.gamma[step.index.unsqueeze(2), columns.unsqueeze(1)],
+            "share": step.share,
+            "number": step.number,
+            "keys": step.pick(self.keys),
+            "idle": torch.zeros(len(columns), dtype=torch.bool, device=columns.device)
+            if step.idle is None
+            else step.idle,
+        }
+
+
+Loss = Callable[[Held, Batch, Tensor | None], Tensor]
+"""(parameters and statistics, batch, which rows of the statistics) → the summed loss of all rows."""
+
+
+@dataclass(frozen=True)
+class Descent:
+    """Stochastic gradient descent of stacked models: `sgd.descend` with a leading axis of rows everywhere."""
+
+    loss: Loss
+    sgd: LocalSGD
+    parts: tuple[str, ...]
+    """Which parts of what is held are trained; "velocity of PART" is its momentum, "anchor of PART" what it is held
+    near."""
+
+    def some(self, held: Held, step: Step) -> Held:
+        """Return the rows that take a step; statistics, which follow in place, stay with all rows."""
+        return {part: its if part == "statistics" else step.of(its) for part, its in held.items()}
+
+    def put_back(self, held: Held, picked: Held, step: Step) -> None:
+        """Write the rows that took a step back to the others."""
+        for part in (*self.parts, *(f"velocity of {part}" for part in self.parts)):
+            for name, tensor in picked[part].items():
+                held[part][name][step.rows] = tensor
+
+    def advance(self, held: Held, batch: Batch, rows: Tensor | None = None) -> None:
+        """Take one step, in place. Idle rows stay as they are."""
+        leaves = {part: {name: t.detach().requires_grad_() for name, t in held[part].items()} for part in self.parts}
+        flat = [leaf for its in leaves.values() for leaf in its.values()]
+        loss = self.loss(held | leaves, batch, rows)
+        slopes = torch.autograd.grad(loss, flat, allow_unused=True, materialize_grads=True)
         with torch.no_grad():
+            values, velocities, targets = (
+                [held[f"{role}{part}"][name] for part in self.parts for name in held[part]]
+                for role in ("", "velocity of ", "anchor of ")
+            )
+            _move(values, velocities, slopes, targets, batch["idle"], self.sgd)
+
+    def run(self, held: Held, supervision: Supervision, steps: Iterator[Step], recording: "Recording | None") -> Held:
+        """Take all steps; where they are recorded, as CUDA graphs. What is held may be changed."""
+        if not any(held[part] for part in self.parts):
+            return held
+        if recording is not None:
+            batches = (supervision.batch(step) for step in steps)
+            return recording.recorder.descend(recording.phase, (self.sgd, self.parts), self.advance, held, batches)
+        for step in steps:
             if step.rows is None:
-                idle = step.idle
-                kept = [] if idle is None else [(tensor, tensor[idle]) for tensor in (*everything, *velocity)]
-                _move(everything, velocity, gradients, targets, sgd)
-                for tensor, before in kept:
-                    tensor[idle] = before
+                self.advance(held, supervision.batch(step))
             else:
-                some = [[tensor[step.rows] for tensor in part] for part in (everything, velocity, targets)]
-                _move(some[0], some[1], gradients, some[2], sgd)
-                for tensor, after in zip((*everything, *velocity), (*some[0], *some[1]), strict=True):
-                    tensor[step.rows] = after
-    return trained
+                picked = self.some(held, step)
+                self.advance(picked, supervision.batch(step), step.rows)
+                self.put_back(held, picked, step)
+        return held
+
+
+@dataclass(frozen=True)
+class Recording:
+    """Where a phase of training is recorded."""
+
+    recorder: Recorder
+    phase: Phase
 
 
 def _move(
     values: list[Tensor],
-    velocity: list[Tensor],
-    gradients: tuple[Tensor, ...],
+    velocities: list[Tensor],
+    slopes: Sequence[Tensor],
     targets: list[Tensor],
+    idle: Tensor,
     sgd: LocalSGD,
 ) -> None:
     """Take one step of stochastic gradient descent with momentum, in place: torch.optim.SGD's, in one pass for all."""
-    slopes = [gradient.contiguous() for gradient in gradients]
+    if kernels.usable(idle):
+        from hcfl.models.kernels.sgd import descend  # needs Triton
+
+        descend(values, velocities, slopes, targets, idle, sgd.lr, sgd.momentum, sgd.weight_decay, sgd.proximal)
+        return
+    slopes = [slope.contiguous() for slope in slopes]
+    kept = [(tensor, tensor[idle]) for tensor in (*values, *velocities)] if idle.any() else []
     if sgd.proximal:
         torch._foreach_add_(slopes, list(torch._foreach_sub(values, targets)), alpha=sgd.proximal)
     torch._fused_sgd_(
         values,
         slopes,
-        velocity if sgd.momentum else [],
+        velocities if sgd.momentum else [],
         weight_decay=sgd.weight_decay,
         momentum=sgd.momentum,
         lr=sgd.lr,
@@ -128,6 +195,8 @@ def _move(
         maximize=False,
         is_first_step=False,
     )
+    for tensor, before in kept:
+        tensor[idle] = before
 
 
 @dataclass(frozen=True)
@@ -179,14 +248,16 @@ class Rows:
         return Rows(self.start.map(pick), self.anchor.map(pick), batches, columns, keys, velocity)
 
 
-def train_together(stacked: Stacked, job: Job) -> Trained:
+def train_together(stacked: Stacked, job: Job, recorder: Recorder | None = None) -> Trained:
     """Train all clients: heads on frozen features, then extractors, or both together (split); whole models (full)."""
     rows = Rows.of(job)
+    recorder = None if stacked.alike else recorder
     if _heads_first(job):
-        rows = _train_heads(stacked, job, rows)
-    # A compiled program takes as many rows as there are clients, however many models these have: it keeps its shape.
-    size = min(chunk_size(job), job.plan.start.clients if stacked.fixed else len(rows))
-    trained = _in_chunks(stacked, job, rows, size)
+        rows = _train_heads(stacked, job, rows, recorder)
+    # A program of one shape takes as many rows as there are clients, however many models these have.
+    fixed = stacked.fixed or recorder is not None
+    size = min(chunk_size(job), job.plan.start.clients if fixed else len(rows))
+    trained = _in_chunks(stacked, job, rows, size, recorder)
     if job.plan.start.topology == "split":
         return trained
     shape = job.plan.start.clients, job.plan.start.models
@@ -198,13 +269,13 @@ def _mapped(trained: Trained, change: Callable[[Tensor], Tensor]) -> Trained:
     return Trained(trained.models.map(change), velocity)
 
 
-def _in_chunks(stacked: Stacked, job: Job, rows: Rows, size: int) -> Trained:
+def _in_chunks(stacked: Stacked, job: Job, rows: Rows, size: int, recorder: Recorder | None) -> Trained:
     """Train so many rows at a time; where a GPU has no memory for them, half as many."""
     parts = []
     try:
         for start in range(0, len(rows), size):
-            wanted = size if stacked.fixed else min(size, len(rows) - start)
-            parts.append(_train_rows(stacked, job, rows.part(start, wanted)))
+            wanted = size if stacked.fixed or recorder is not None else min(size, len(rows) - start)
+            parts.append(_train_rows(stacked, job, rows.part(start, wanted), recorder))
     except torch.OutOfMemoryError:
         if size == 1:
             raise InputError(
@@ -213,7 +284,7 @@ def _in_chunks(stacked: Stacked, job: Job, rows: Rows, size: int) -> Trained:
             ) from None
         parts.clear()
         torch.cuda.empty_cache()
-        return _in_chunks(stacked, job, rows, size // 2)
+        return _in_chunks(stacked, job, rows, size // 2, recorder)
     velocities = [part.velocity for part in parts if part.velocity is not None]
     trained = Trained(_joined([part.models for part in parts]), _joined(velocities) if velocities else None)
     return _mapped(trained, lambda tensor: tensor[: len(rows)])
@@ -224,52 +295,78 @@ def _joined(parts: Sequence[Copies]) -> Copies:
     return Copies(extractors, heads, parts[0].topology)
 
 
-def _train_heads(stacked: Stacked, job: Job, rows: Rows) -> Rows:
+def _train_heads(stacked: Stacked, job: Job, rows: Rows, recorder: Recorder | None) -> Rows:
     """Heads on frozen features, equation (6): return the rows that extractors are then trained with."""
-    device, features = job.data.inputs.device, job.features
-    assert features is not None
-    labels, gamma, keys = job.data.labels.to(device), job.plan.gamma.to(device), _keys(job, "heads").to(device)
+    assert job.features is not None
+    network = stacked.network
 
-    def loss(step: Step, heads: Params) -> Tensor:
-        seen = drop(lined_up(features, step.index), stacked.network.dropout, step.pick(keys), step.number)
-        logits = stacked.logits(heads, seen)
-        return _weighted(logits, labels[step.index], gamma[step.index], step.share)
+    def loss(held: Held, batch: Batch, _: Tensor | None) -> Tensor:
+        seen = drop(batch["inputs"], network.dropout, batch["keys"], batch["number"])
+        return _weighted(stacked.logits(held["heads"], seen), batch)
 
-    steps = schedule(rows.batches, alike=False, fixed=False, device=device)
     velocity = None if rows.velocity is None else rows.velocity.map(torch.clone)
-    momenta = None if velocity is None else [velocity.heads]
-    heads = descend_together([rows.start.heads], loss, steps, job.sgd, [rows.anchor.heads], momenta)[0]
-    return replace(rows, start=replace(rows.start, heads=heads), velocity=velocity)
+    held = _held(
+        {"heads": rows.start.heads},
+        {"heads": rows.anchor.heads},
+        None if velocity is None else {"heads": velocity.heads},
+    )
+    supervision = _supervision(job, job.features, rows.columns, _keys(job, "heads"))
+    steps = schedule(rows.batches, alike=False, fixed=recorder is not None, device=job.features.device)
+    recording = None if recorder is None else Recording(recorder, "heads")
+    held = Descent(loss, job.sgd, ("heads",)).run(held, supervision, steps, recording)
+    velocity = None if velocity is None else replace(velocity, heads=held["velocity of heads"])
+    return replace(rows, start=replace(rows.start, heads=held["heads"]), velocity=velocity)
 
 
-def _train_rows(stacked: Stacked, job: Job, rows: Rows) -> Trained:
+def _train_rows(stacked: Stacked, job: Job, rows: Rows, recorder: Recorder | None) -> Trained:
     """Extractors with heads that are trained and held fixed (equation (7)), or both."""
     network, device, topology = stacked.network, job.data.inputs.device, rows.start.topology
-    labels, gamma, columns = job.data.labels.to(device), job.plan.gamma.to(device), rows.columns.to(device)
-    keys = rows.keys.to(device)
     parameters, statistics = trained_parts(network, _each(rows.start.extractors))
-    anchors = [trained_parts(network, _each(rows.anchor.extractors))[0], rows.anchor.heads]
+    anchor = trained_parts(network, _each(rows.anchor.extractors))[0]
+    velocity = None
+    if rows.velocity is not None:
+        velocity = {"extractor": _each(rows.velocity.extractors), "heads": rows.velocity.heads}
 
-    def loss(step: Step, parameters: Params, heads: Params) -> Tensor:
-        features = stacked.embed(parameters, statistics, lined_up(job.data.inputs, step.index), step.share, step.rows)
-        logits = stacked.logits(heads, drop(features, network.dropout, step.pick(keys), step.number))
-        weights = gamma[step.index.unsqueeze(2), step.pick(columns).unsqueeze(1)]
-        return _weighted(logits, labels[step.index], weights, step.share)
+    def loss(held: Held, batch: Batch, some: Tensor | None) -> Tensor:
+        features = stacked.embed(held["extractor"], held["statistics"], batch["inputs"], batch["share"], some)
+        return _weighted(
+            stacked.logits(held["heads"], drop(features, network.dropout, batch["keys"], batch["number"])), batch
+        )
 
-    def with_fixed_heads(step: Step, parameters: Params) -> Tensor:
-        return loss(step, parameters, step.of(rows.start.heads))
+    trained = ("extractor",) if _heads_first(job) else ("extractor", "heads")
+    start, anchors = (
+        {"extractor": parameters, "heads": rows.start.heads},
+        {"extractor": anchor, "heads": rows.anchor.heads},
+    )
+    held = _held({part: start[part] for part in trained}, anchors, velocity)
+    held = {"heads": rows.start.heads, "statistics": statistics} | held
+    supervision = _supervision(job, job.data.inputs, rows.columns, rows.keys)
+    steps = schedule(rows.batches, stacked.alike, stacked.fixed or recorder is not None, device)
+    recording = None if recorder is None else Recording(recorder, "extractor")
+    held = Descent(loss, job.sgd, trained).run(held, supervision, steps, recording)
+    extractors = {name: tensor.unsqueeze(1) for name, tensor in (held["extractor"] | held["statistics"]).items()}
+    if rows.velocity is None:
+        return Trained(Copies(extractors, held["heads"], topology))
+    momenta = {name: tensor.unsqueeze(1) for name, tensor in held["velocity of extractor"].items()}
+    of_heads = held.get("velocity of heads", rows.velocity.heads)
+    return Trained(Copies(extractors, held["heads"], topology), Copies(momenta, of_heads, topology))
 
-    steps = schedule(rows.batches, stacked.alike, stacked.fixed, device)
-    heads = rows.start.heads
-    velocity = None if rows.velocity is None else rows.velocity.map(torch.clone)
-    momenta = None if velocity is None else [_each(velocity.extractors), velocity.heads]
-    if _heads_first(job):
-        momenta = None if momenta is None else momenta[:1]
-        parameters = descend_together([parameters], with_fixed_heads, steps, job.sgd, anchors[:1], momenta)[0]
-    else:
-        parameters, heads = descend_together([parameters, heads], loss, steps, job.sgd, anchors, momenta)
-    trained = {name: tensor.unsqueeze(1) for name, tensor in (parameters | statistics).items()}
-    return Trained(Copies(trained, heads, topology), velocity)
+
+def _held(start: Held, anchors: Held, velocity: Held | None) -> Held:
+    """Return copies of what is trained and of its momentum, with what the proximal term pulls to."""
+    held: Held = {}
+    for part, its in start.items():
+        moving = its if velocity is None else velocity[part]
+        still = torch.zeros_like if velocity is None else torch.clone
+        held[part] = {name: tensor.detach().clone() for name, tensor in its.items()}
+        held[f"velocity of {part}"] = {name: still(moving[name]) for name in its}
+        held[f"anchor of {part}"] = {name: anchors[part][name] for name in its}
+    return held
+
+
+def _supervision(job: Job, inputs: Inputs, columns: Tensor, keys: Tensor) -> Supervision:
+    device = inputs.device
+    return Supervision(inputs, *(t.to(device) for t in (job.data.labels, job.plan.gamma, columns, keys)))
 
 
 def _heads_first(job: Job) -> bool:
@@ -286,10 +383,10 @@ def _each(extractors: Params) -> Params:
     return {name: tensor.squeeze(1) for name, tensor in extractors.items()}
 
 
-def _weighted(logits: Tensor, labels: Tensor, gamma: Tensor, share: Tensor) -> Tensor:
+def _weighted(logits: Tensor, batch: Batch) -> Tensor:
     """Σ over rows of 1/|batch| Σ_j Σ_k γ_jk·CE_k, from logits (rows, batch, heads, classes)."""
-    losses = cross_entropy_per_cluster(logits.flatten(0, 1), labels.flatten()).view(gamma.shape)
-    return (losses * gamma * share.unsqueeze(2)).sum()
+    losses = cross_entropy_per_cluster(logits.flatten(0, 1), batch["labels"].flatten()).view(batch["gamma"].shape)
+    return (losses * batch["gamma"] * batch["share"].unsqueeze(2)).sum()
 
 
 def chunk_size(job: Job) -> int:

@@ -146,8 +146,19 @@ def rows(params: Params, indices: Sequence[int]) -> Params:
 
 
 def stack(models: Sequence[Params]) -> Params:
-    """Stack models that have the same names and shapes."""
-    return {name: torch.stack([model[name] for model in models]) for name in models[0]}
+    """Stack models that have the same names and shapes; the rows of one tensor, in order, are this tensor again."""
+    return {name: _stacked([model[name] for model in models]) for name in models[0]}
+
+
+def _stacked(tensors: Sequence[Tensor]) -> Tensor:
+    base = tensors[0]._base
+    if base is not None and base.shape == (len(tensors), *tensors[0].shape):
+        step = base.stride(0) * base.element_size()
+        rows = [base.data_ptr() + row * step for row in range(len(tensors))]
+        alike = all(tensor._base is base and tensor.stride() == base.stride()[1:] for tensor in tensors)
+        if alike and rows == [tensor.data_ptr() for tensor in tensors]:
+            return base
+    return torch.stack(list(tensors))
 
 
 def joined(models: Sequence[Params]) -> Params:

@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from torch.nn.functional import batch_norm, conv2d, group_norm, linear, pad, relu
 
 from hcfl.errors import InputError
+from hcfl.models import kernels
 
 NormName = Literal["batch", "group"]
 """How units are normalised."""
@@ -46,6 +47,13 @@ def write_out(module: nn.Module) -> nn.Module:
         if isinstance(layer, BatchNorm):
             layer.register_buffer("share", torch.empty(0), persistent=False)
     return copy
+
+
+def has_kernels(module: nn.Module) -> bool:
+    """Whether all convolutions and batch normalisations are ours, so that a GPU needs no compiler for many clients."""
+    foreign = (nn.modules.conv._ConvNd, nn.modules.batchnorm._BatchNorm)
+    parts = list(module.modules())
+    return any(isinstance(part, Layer) for part in parts) and not any(isinstance(part, foreign) for part in parts)
 
 
 class Window(NamedTuple):
@@ -89,18 +97,75 @@ class Convolution(Layer):
         self.weight = nn.Parameter(torch.empty(after, 1 if depthwise else before, kernel, kernel))
         nn.init.kaiming_normal_(self.weight, mode="fan_out")
 
-    def forward(self, x: Tensor, scale: Tensor | None = None, shift: Tensor | None = None) -> Tensor:
+    def forward(
+        self,
+        x: Tensor,
+        scale: Tensor | None = None,
+        shift: Tensor | None = None,
+        activation: Callable[[Tensor], Tensor] | None = None,
+    ) -> Tensor:
         """(N, H, W, C) → (N, ⌈H/stride⌉, ⌈W/stride⌉, C′), each channel scaled and shifted where that is given."""
         rows, columns = (window(size, self.kernel, self.stride, self.same) for size in x.shape[1:3])
         weight = self.weight if scale is None else self.weight * scale.view(-1, 1, 1, 1)
-        weight = weight[:, :, rows.taps, columns.taps].to(x.dtype)
-        shift = None if shift is None else shift.to(x.dtype)
+        weight = weight[:, :, rows.taps, columns.taps]
+        if kernels.usable(x) and self._has_kernel():
+            return self._launch(x, weight, shift, activation, rows, columns)
+        y = self._plain(x, weight.to(x.dtype), None if shift is None else shift.to(x.dtype), rows, columns)
+        return y if activation is None else activation(y)
+
+    def _has_kernel(self) -> bool:
+        """Whether there is one for many clients at once (written out), or for one model where nothing is trained."""
+        if self.depthwise:
+            return self.kernel <= kernels.LARGEST_DEPTHWISE and (self.written_out or not torch.is_grad_enabled())
+        return self.written_out
+
+    def _plain(self, x: Tensor, weight: Tensor, shift: Tensor | None, rows: Window, columns: Window) -> Tensor:
         if weight.shape[2:] == (1, 1):
             x, weight = x[:, :: self.stride, :: self.stride], weight.flatten(1)
             if not self.depthwise:
                 return linear(x, weight, shift)
             return x * weight.squeeze(1) if shift is None else torch.addcmul(shift, x, weight.squeeze(1))
         return (self._products if self.written_out else self._convolve)(x, weight, shift, rows, columns)
+
+    def _launch(
+        self,
+        x: Tensor,
+        weight: Tensor,
+        shift: Tensor | None,
+        activation: Callable[[Tensor], Tensor] | None,
+        rows: Window,
+        columns: Window,
+    ) -> Tensor:
+        """Do it by kernels: written out, for many clients; else for one model's depthwise convolution."""
+        from hcfl.models.kernels.depthwise import Placement, convolve, convolve_clients  # needs Triton
+        from hcfl.models.kernels.product import product
+
+        size = rows.reach // self.stride + 1, columns.reach // self.stride + 1
+        place = Placement(self.stride, rows.before, columns.before, *size)
+        if not self.written_out:
+            ceiling = kernels.CEILINGS.get(activation)
+            if shift is not None and ceiling is not None:
+                return convolve(x, weight, place, shift, ceiling)
+            y = convolve(x, weight, place, None, 0.0)
+            y = y if shift is None else y + shift.to(x.dtype)
+        elif self.depthwise:
+            y = convolve_clients(x, weight, place)
+        else:
+            # Cast first, so that shifted copies of the image are small ones.
+            x = x.to(torch.get_autocast_dtype("cuda")) if torch.is_autocast_enabled("cuda") else x
+            y = product(*self._unfolded(x, weight, rows, columns))
+        return y if activation is None else activation(y)
+
+    def _unfolded(self, x: Tensor, weight: Tensor, rows: Window, columns: Window) -> tuple[Tensor, Tensor]:
+        """Return images and weights as factors of one product; rows of both are filled up to 16 bytes."""
+        if weight.shape[2:] == (1, 1):
+            return x[:, :: self.stride, :: self.stride], weight.flatten(1)
+        weight = weight.permute(0, 2, 3, 1).flatten(1)
+        missing = -weight.shape[1] % 8
+        shifted = self._shifted(x, rows, columns)
+        if missing:
+            shifted.append(x.new_zeros(()).expand(*shifted[0].shape[:-1], missing))
+        return torch.cat(shifted, dim=-1), pad(weight, (0, missing))
 
     def _convolve(self, x: Tensor, weight: Tensor, shift: Tensor | None, rows: Window, columns: Window) -> Tensor:
         padding = rows.before, columns.before
@@ -110,18 +175,22 @@ class Convolution(Layer):
         return conv2d(x.movedim(-1, 1), weight, shift, self.stride, padding, 1, groups).movedim(1, -1)
 
     def _products(self, x: Tensor, weight: Tensor, shift: Tensor | None, rows: Window, columns: Window) -> Tensor:
-        x = _padded(x, rows, columns)
-        shifted = [
-            x[:, i : i + rows.reach + 1 : self.stride, j : j + columns.reach + 1 : self.stride]
-            for i in range(weight.shape[2])
-            for j in range(weight.shape[3])
-        ]
+        shifted = self._shifted(x, rows, columns)
         if self.depthwise:
             first, *others = (part * tap for part, tap in zip(shifted, weight.flatten(1).unbind(1), strict=True))
             y = sum(others, first)
         else:
             y = torch.cat(shifted, dim=-1) @ weight.permute(2, 3, 1, 0).flatten(0, 2)
         return y if shift is None else y + shift
+
+    def _shifted(self, x: Tensor, rows: Window, columns: Window) -> list[Tensor]:
+        """Return what each tap of the kernel sees of the image."""
+        x, taps = _padded(x, rows, columns), range(self.kernel)
+        return [
+            x[:, i : i + rows.reach + 1 : self.stride, j : j + columns.reach + 1 : self.stride]
+            for i, _ in enumerate(taps[rows.taps])
+            for j, _ in enumerate(taps[columns.taps])
+        ]
 
 
 def _padded(x: Tensor, rows: Window, columns: Window) -> Tensor:
@@ -149,6 +218,24 @@ class BatchNorm(Layer):
 
     def forward(self, x: Tensor) -> Tensor:
         """Normalise each channel over samples and pixels."""
+        return self.activated(x, None)
+
+    def activated(self, x: Tensor, activation: Callable[[Tensor], Tensor] | None) -> Tensor:
+        """Normalise, then apply an activation."""
+        if self.written_out and self.training and self.share.numel() and kernels.usable(x):
+            return self._launch(x, activation)
+        y = self._normalised(x)
+        return y if activation is None else activation(y)
+
+    def _launch(self, x: Tensor, activation: Callable[[Tensor], Tensor] | None) -> Tensor:
+        from hcfl.models.kernels.normalise import Form, normalise  # needs Triton
+
+        ceiling = kernels.CEILINGS.get(activation)
+        form = Form(self.eps, MOMENTUM, ceiling)
+        y = normalise(x, self.weight, self.bias, self.running_mean, self.running_var, self.share, form)
+        return y if activation is None or ceiling is not None else activation(y)
+
+    def _normalised(self, x: Tensor) -> Tensor:
         mean, var = self.running_mean, self.running_var
         if not self.written_out:
             channels_first = x.movedim(-1, 1)
@@ -206,9 +293,11 @@ class Unit(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         """(N, H, W, C) → (N, H′, W′, C′)."""
         if isinstance(self.norm, BatchNorm) and not self.training:  # then the convolution can do it on its way
-            y: Tensor = self.conv(x, *self.norm.fixed())
-        else:
-            y = self.norm(self.conv(x))
+            y: Tensor = self.conv(x, *self.norm.fixed(), self.activation)
+            return y
+        if isinstance(self.norm, BatchNorm):
+            return self.norm.activated(self.conv(x), self.activation)
+        y = self.norm(self.conv(x))
         return y if self.activation is None else self.activation(y)
 
 

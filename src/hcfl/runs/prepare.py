@@ -20,10 +20,22 @@ from hcfl.data import Federation, build
 from hcfl.data.readers import cache
 from hcfl.engines import Batched, Private, Sequential
 from hcfl.engines.faulty import with_faults
+from hcfl.engines.recorded import Recorder
 from hcfl.errors import InputError
 from hcfl.methods import Method, choices
-from hcfl.models import IMAGE_NETWORK_OPTIONS, IMAGE_NETWORKS, MODELS, Builder, Network, Pair, check_pair, default_model
+from hcfl.models import (
+    IMAGE_NETWORK_OPTIONS,
+    IMAGE_NETWORKS,
+    MODELS,
+    Builder,
+    Network,
+    Pair,
+    check_pair,
+    default_model,
+    kernels,
+)
 from hcfl.models.ensemble import initialise
+from hcfl.models.layers import has_kernels
 from hcfl.models.precision import check_precision
 from hcfl.privacy.rules import check_model, settled
 from hcfl.runs import memory_estimate
@@ -147,7 +159,10 @@ COMPILED_ROUNDS = 20
 
 
 def chosen_engine(config: Config, network: Network, device: torch.device) -> tuple[str, bool]:
-    """Return the engine and whether it compiles the network: on a CPU, only small dense networks gain from batching."""
+    """Return the engine and whether it compiles the network: on a CPU, only small dense networks gain from batching.
+
+    Networks that we have kernels for are fast on a GPU without it.
+    """
     parameters = list(network.extractor.parameters())
     dense = all(parameter.ndim <= 2 for parameter in parameters)
     small = sum(parameter.numel() for parameter in parameters) <= BATCHED_PARAMETERS
@@ -156,7 +171,11 @@ def chosen_engine(config: Config, network: Network, device: torch.device) -> tup
     can = engine == "batched" and device.type == "cuda"
     if config.compile and not can:
         raise InputError(f"compile = true: is for the batched engine on a GPU, not for {engine} on {device.type}")
-    wanted = not dense and config.training.rounds >= COMPILED_ROUNDS
+    wanted = (
+        not dense
+        and config.training.rounds >= COMPILED_ROUNDS
+        and not (has_kernels(network.extractor) and kernels.available())
+    )
     compiled = can and (wanted if config.compile is None else config.compile)
     return engine, compiled
 
@@ -167,7 +186,8 @@ def engine_of(config: Config) -> Engine:
         return Sequential()
     if config.compile:
         os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", str(cache.location(config.data.cache_dir) / "compiled"))
-    plain = Sequential() if config.engine == "sequential" else Batched(compiled=bool(config.compile))
+    recorder = Recorder() if config.device.startswith("cuda") and not config.compile else None
+    plain = Sequential() if config.engine == "sequential" else Batched(bool(config.compile), recorder)
     return plain if config.privacy.mode == "none" else Private(plain, config.privacy)
 
 
