@@ -115,7 +115,9 @@ def _finish(
     val_last: float | None = None,
 ) -> Row:
     config, setting = prepared.config, prepared.setting
-    measured = replace(measure(config, setting, state, state if best is None else best.state), val_last=val_last)
+    measured = replace(
+        measure(config, setting, metrics, state, state if best is None else best.state), val_last=val_last
+    )
     with saving(path):
         run_folder.save(path, config, setting.federation, state, best)
         summary = run_folder.finish(

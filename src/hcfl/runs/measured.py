@@ -1,10 +1,12 @@
 """What is measured when a run ends: the last models by client and by class, and the models that are served."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from hcfl.config import Config
 from hcfl.core.evaluation import as_clients_know, predict_held_out
 from hcfl.core.held_out import HeldOut
+from hcfl.core.record import Row
 from hcfl.core.setting import Setting
 from hcfl.core.state import RunState
 
@@ -21,9 +23,12 @@ class Measured:
     """Val of the last models, where clients told it."""
 
 
-def measure(config: Config, setting: Setting, state: RunState, served: RunState) -> Measured:
-    """Predict all held-out samples with the last models and with those that are served."""
-    if config.engine == "flower":
+def measure(config: Config, setting: Setting, rows: Sequence[Row], state: RunState, served: RunState) -> Measured:
+    """Predict all held-out samples with the last models and with those that are served.
+
+    Nothing where no round measured single clients: on Flower, what clients predict with is on their machines.
+    """
+    if all(row.get("val_worst_client") is None for row in rows):
         return Measured()
     last = held_out(config, setting, state)
     same = served.server.round == state.server.round

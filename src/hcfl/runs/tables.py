@@ -165,7 +165,7 @@ def summarise(
         "clusters_last": last["clusters"],
         "clusters_max": max(row["clusters"] for row in metrics),
         "clusters_true": concepts,
-        "clusters_empty_last": len(last["cluster_ids"]) - last["clusters"],
+        "clusters_empty_last": max(0, len(last["cluster_ids"]) - last["clusters"]),
         "clients_absent": sum(row.get("absent") or 0 for row in metrics),
         "clients_refused": sum(row.get("refused") or 0 for row in metrics),
         "ari_last": last["ari"],
