@@ -53,6 +53,7 @@ def test_a_finished_run_has_exactly_the_report_s_data(finished):
     shown = looked(finished).data()
     live = shown.pop("live")
     assert shown.pop("condensed") is None
+    assert shown.pop("nodes") is None
     assert shown == as_data(read(finished), "hcfl+(fedrc)", 10**9)
     assert (live["state"], live["done"], live["rounds"], live["left"]) == ("finished", 5, 5, None)
     assert live["disk"] == sum(path.stat().st_size for path in finished.rglob("*") if path.is_file())

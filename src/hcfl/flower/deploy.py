@@ -21,7 +21,7 @@ SITE = "site.json"
 KEYS = Path("server", "keys")
 """The nodes' public keys, in a site."""
 
-HOST, PORT, FRONT_PORT, NODE_PORT, DAYS = "127.0.0.1", 9090, 9443, 9094, 825
+HOST, PORT, FRONT_PORT, NODE_PORT, WATCH_PORT, DAYS = "127.0.0.1", 9090, 9443, 9094, 8642, 825
 """Where things are unless told otherwise."""
 
 PORTS = ("port", "front_port", "node_port")
@@ -30,6 +30,7 @@ PROGRAMS = {
     "superlink": "hcfl: Flower SuperLink",
     "superexec": "hcfl: Flower SuperExec",
     "front": "hcfl: the door for nodes",
+    "watch": "hcfl: the live page, for the operator",
 }
 
 LABEL = re.compile(r"[A-Za-z0-9]([A-Za-z0-9-]{0,61}[A-Za-z0-9])?")
@@ -78,6 +79,7 @@ def init(folder: Path, site: Site, force: bool = False) -> None:
         "port": site.port,
         "front_port": site.front_port,
         "listen": site.listen,
+        "watch_port": WATCH_PORT,
         "days": site.days,
         "clients": ", ".join(site.clients),
     }
@@ -92,8 +94,9 @@ def init(folder: Path, site: Site, force: bool = False) -> None:
         _write(server / "server.crt", keys.certificate_file(certificate))
         _write(server / "server.key", keys.tls_key_file(server_key), 0o600)
         _write(server / "superexec.secret", secrets.token_hex(32).encode(), 0o600)
+        _write(server / "watch.token", secrets.token_urlsafe(32).encode(), 0o600)
         _write(server / "nginx.conf", _filled("server/nginx.conf", **values))
-        for script in ("superlink", "superexec", "front", "start", "register", "connection", "run", "resume"):
+        for script in ("superlink", "superexec", "front", "watch", "start", "register", "connection", "run", "resume"):
             _write(server / f"{script}.sh", _filled(f"server/{script}.sh", **values), 0o755)
         for program, description in PROGRAMS.items():
             unit = _filled("server/hcfl.service", program=program, description=description)

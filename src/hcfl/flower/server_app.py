@@ -2,7 +2,8 @@
 
 import json
 import time
-from contextlib import ExitStack
+from collections.abc import Callable
+from contextlib import ExitStack, nullcontext
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -24,6 +25,7 @@ from hcfl.engines.flower.private_engine import Private
 from hcfl.errors import InputError
 from hcfl.flower.client_data import Agreement, agree
 from hcfl.flower.introductions import problem_with_introduction, unlike_others
+from hcfl.flower.node_log import NodeLog, NotedEngine, watched
 from hcfl.flower.run_settings import RunSettings, read
 from hcfl.runs import atomic_file
 from hcfl.runs import folder as run_folder
@@ -71,22 +73,26 @@ def play(grid: Grid, settings: RunSettings) -> None:
     if config.privacy.mode != "none" and settings.names:
         question = replace(question, classes=_named(settings.public.classes))
     log = RefusalLog(out)
+    nodes = NodeLog.begin(out, settings.names, config, settings.quorum, bool(opened)) if settings.names else None
+    if nodes is not None:
+        grid, log.also = watched(grid, nodes), nodes.refused
     directory = Directory(grid, question, settings.patience.timeout, log)
     if settings.names:
         directory.accept = partial(problem_with_introduction, private=bool(question.classes))
 
-    if opened:
-        agreement = _read(out).with_names(settings.names)
-    else:
-        agreement = _deployed(settings, directory, log) if settings.names else _simulated(out)
-    directory.accept = partial(_problem_with, agreement, bool(question.classes))
-    directory.introduced = agreement.introduced
-    prepared = prepare(config, agreement.federation(config.data) if settings.names else None)
-    if not settings.names:
-        _check_number(directory, prepared.setting.federation)
-    common = replace(agreement.common, config=prepared.config.to_yaml())
-    if not common.class_names:
-        common = replace(common, class_names=prepared.setting.federation.class_names)
+    with nullcontext() if nodes is None or opened else nodes.forgotten_on_error():
+        if opened:
+            agreement = _read(out).with_names(settings.names)
+        else:
+            agreement = _deployed(settings, directory, log) if nodes is not None else _simulated(out)
+        directory.accept = partial(_problem_with, agreement, bool(question.classes))
+        directory.introduced = agreement.introduced
+        prepared = prepare(config, agreement.federation(config.data) if settings.names else None)
+        if not settings.names:
+            _check_number(directory, prepared.setting.federation)
+        common = replace(agreement.common, config=prepared.config.to_yaml())
+        if not common.class_names:
+            common = replace(common, class_names=prepared.setting.federation.class_names)
 
     with ExitStack() as until_the_end:
         if opened and opened.state:
@@ -105,9 +111,12 @@ def play(grid: Grid, settings: RunSettings) -> None:
         if private:
             engine = Private(directory, common, prepared.config.privacy, settings.patience)
         metrics = opened.metrics if opened else []
-        say = partial(_say, prepared.setting.federation)
-        ready = _with_engine(prepared, engine, settings.quorum)
-        play_on(ready, out, metrics, say, checkpoint_every=1, measure_last=None if private else last)
+        say = partial(_say, prepared.setting.federation, nodes)
+        ready = _with_engine(prepared, engine if nodes is None else NotedEngine(engine, nodes), settings.quorum)
+        stop = partial(_told_to_stop, out)
+        play_on(ready, out, metrics, say, 1, stop, measure_last=None if private else last)
+        if nodes is not None:
+            nodes.tell("ended", 0, (), 0)
 
 
 def _simulated(out: Path) -> Agreement:
@@ -172,6 +181,8 @@ class RefusalLog:
     """Says which nodes cannot take part, and writes it to `events.jsonl` as soon as there is one."""
 
     out: Path
+    also: Callable[[str, str], None] = lambda name, reason: None
+    """Called with the same."""
     begun: bool = False
     early: list[Row] = field(default_factory=list)
     """The rows from before the run folder was begun."""
@@ -179,6 +190,7 @@ class RefusalLog:
     def __call__(self, name: str, reason: str) -> None:
         """Note why a node was refused."""
         print(f"Refused: {name} ({reason})", flush=True)
+        self.also(name, reason)
         row: Row = {"event": "refused", "round": 0, "client": name, "reason": reason}
         if self.begun:
             run_folder.append_event(self.out, row)
@@ -197,7 +209,19 @@ class RefusalLog:
         return f"; refused: {reasons}" if reasons else ""
 
 
-def _say(federation: Federation, record: Record) -> None:
+def _told_to_stop(out: Path) -> bool:
+    """Whether the operator asked the run to end after this round; the wish is fulfilled, so its file goes."""
+    try:
+        (out / run_folder.STOP).unlink()
+    except OSError:
+        return False
+    print("Told to stop: ending after this round", flush=True)
+    return True
+
+
+def _say(federation: Federation, nodes: NodeLog | None, record: Record) -> None:
+    if nodes is not None:
+        nodes.ended(record)
     for one in record.missing:
         print(f"Round {record.round}: without {federation.client_names[one.client]} ({one.reason})", flush=True)
     print(f"Round {record.round}: {record.participants} clients, {record.clusters} clusters", flush=True)

@@ -38,6 +38,12 @@ CLIENTS, CLASSES, CONFUSION = "clients.csv", "classes.csv", "confusion.csv"
 SUMMARY, SCHEMA = "summary.json", "schema.json"
 CHECKPOINT, PICTURE, REPORT = "checkpoint", "run.png", "report.html"
 
+NODES = "nodes.json"
+"""On Flower, with real clients: what the server sees of its nodes, for `hcfl watch`."""
+
+STOP = "stop"
+"""On Flower, with real clients: a file that ends the run after the round that is under way."""
+
 LOCK = ".lock"
 """A file that exists while a process writes into the folder."""
 
@@ -90,7 +96,7 @@ def free_path(parent: Path, name: str) -> Path:
 
 def discard(path: Path) -> None:
     """Delete the files of a run without a completed round, or without a readable checkpoint."""
-    for name in (CONFIG, *LOGS, CLIENTS, CLASSES, LOCK):
+    for name in (CONFIG, *LOGS, CLIENTS, CLASSES, NODES, STOP, LOCK):
         (path / name).unlink(missing_ok=True)
     shutil.rmtree(path / CHECKPOINT, ignore_errors=True)
     if not any(path.iterdir()):

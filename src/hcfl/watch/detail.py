@@ -15,12 +15,14 @@ from hcfl.report.page.reading import DAMAGE, Folder, as_data, rule_of, trimmed
 from hcfl.report.page.write_page import embedded
 from hcfl.runs.checkpoint import NAME, SUFFIX
 from hcfl.runs.csv_cells import plain
-from hcfl.runs.folder import CHECKPOINT, CLASSES, CLIENTS, CONFIG, EVENTS, METRICS, SPLITS, SUMMARY
+from hcfl.runs.folder import CHECKPOINT, CLASSES, CLIENTS, CONFIG, EVENTS, METRICS, NODES, SPLITS, SUMMARY
 from hcfl.runs.save import resume_command
 from hcfl.runs.tables import summarise
 from hcfl.watch.condense import MOST_COLUMNS, condensed
 from hcfl.watch.files import Place, Sink, Tail
 from hcfl.watch.glance import Glance, config_text, seconds_left
+from hcfl.watch.nodes import commands as of_deployment
+from hcfl.watch.nodes import read as read_nodes
 
 MOST_ROUNDS, MOST_CHANGES, MOST_MISSING, MOST_SPLITS = 20_000, 4_000, 500, 24
 """How many rounds, changes of clusters, absences and splits are kept; of more, the last."""
@@ -153,7 +155,7 @@ class Detail:
             try:
                 self.config = Config.from_yaml(config_text(self.place))
             except (OSError, InputError, ValueError) as error:
-                self.problem = f"{CONFIG} cannot be read ({error})"
+                self.problem = None if self.place.stamp(NODES) else f"{CONFIG} cannot be read ({error})"
         for name in (CLIENTS, CLASSES):
             if self._is_new(name):
                 self.tables[name] = _table(self.place, name)
@@ -199,7 +201,7 @@ class Detail:
             problem = self.problem
         except (InputError, OSError, *DAMAGE) as error:
             shown, problem = nothing, f"a file of this run is damaged ({type(error).__name__}: {error})"
-        return {**shown, "live": self._live(problem)}
+        return {**shown, "nodes": read_nodes(self.place), "live": self._live(problem)}
 
     def _shown(self, folder: Folder, label: str) -> Row:
         config = self._kept.setdefault("config", folder.config.to_yaml())
@@ -221,8 +223,7 @@ class Detail:
             **{
                 key: card[key] for key in ("id", "state", "done", "rounds", "usual", "memory", "disk", "method", "data")
             },
-            "left": left,
-            "quiet": round(glance.quiet, 1),
+            "left": None if left is None else round(left),
             "pid": glance.by.pid if glance.by is not None and glance.by.alive else None,
             "missing": self.events.summary(glance.rounds.done),
             "participants": last and last.get("participants"),
@@ -250,6 +251,8 @@ class Detail:
 def commands(glance: Glance, path: Path) -> list[tuple[str, str]]:
     """Return the commands that make sense now, each with what it does, for people to copy."""
     quoted = resume_command(path).removeprefix("hcfl resume ")
+    if glance.place.stamp(NODES) is not None and glance.state not in ("starting", "finished"):
+        return of_deployment(path, glance.state == "running")
     if glance.state == "running" and glance.by is not None and glance.by.alive:
         return [("stop after this round", f"kill -INT {glance.by.pid}")]
     if glance.state in ("killed", "stopped"):

@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from hcfl.runs.folder import CONFIG, METRICS
+from hcfl.runs.folder import CONFIG, METRICS, NODES
 from hcfl.watch.files import Place
 
 MOST_RUNS = 2_000
@@ -54,7 +54,8 @@ def _below(start: Place) -> Iterator[Place]:
         place = waiting.pop()
         seen += 1
         entries = place.entries()
-        if {CONFIG, METRICS} <= {entry.name for entry in entries if not entry.is_folder}:
+        names = {entry.name for entry in entries if not entry.is_folder}
+        if {CONFIG, METRICS} <= names or NODES in names:
             yield place
         elif len(place.parts) < DEEPEST:
             folders = [entry.name for entry in entries if entry.is_folder and not entry.name.startswith(".")]

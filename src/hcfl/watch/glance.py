@@ -9,8 +9,10 @@ from typing import Any, Literal
 from hcfl.config.yaml_files import parse
 from hcfl.core.record import Row
 from hcfl.errors import InputError
-from hcfl.runs.folder import CHECKPOINT, CONFIG, METRICS, SUMMARY
+from hcfl.runs.folder import CHECKPOINT, CONFIG, METRICS, NODES, SUMMARY
 from hcfl.watch.files import Place, Tail
+from hcfl.watch.nodes import LATE
+from hcfl.watch.nodes import read as read_nodes
 from hcfl.watch.process import Player, player
 
 State = Literal["starting", "running", "finished", "stopped", "killed", "unknown", "damaged"]
@@ -116,17 +118,22 @@ class Glance:
     def look(self) -> None:
         """Read what is new."""
         stamp = self.place.stamp(CONFIG)
-        if stamp != self._config:
+        nodes = read_nodes(self.place) if stamp is None else None
+        if nodes is not None:
+            self.about = nodes["about"]
+        elif stamp != self._config or not self.about:
             self._config, self.about = stamp, _about(self.place)
         if self.log.look(self.place) or not self.bytes:
             self.bytes = disk(self.place)
         self.by = player(self.place)
-        written = self.place.stamp(METRICS)
+        written = self.place.stamp(METRICS) or self.place.stamp(NODES)
         self.written = written[2] / 1e9 if written else 0.0
         saved = self.place.stamp(SUMMARY) is not None
         usual = self.rounds.usual_seconds
         self.state = state_of(self.rounds.done, self.about["rounds"], saved, self.by, self.quiet, usual)
-        if "problem" in self.about:
+        if nodes is not None:
+            self.state = "starting" if self.quiet < LATE else "stopped"
+        elif "problem" in self.about:
             self.state = "damaged"
 
     @property

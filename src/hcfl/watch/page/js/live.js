@@ -71,7 +71,7 @@ function copyButton(text) {
 }
 
 const isHeld = (node) =>
-  node.querySelector(".reset:not([hidden])") !== null || (!tip.hidden && node.matches(":hover"));
+  node.querySelector(".reset:not([hidden]), .command:hover") !== null || (!tip.hidden && node.matches(":hover"));
 
 // Take what the reader did to the old node over to the new one: hidden curves, open lists, scroll, focus.
 function carryOver(old, fresh) {

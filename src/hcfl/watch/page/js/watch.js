@@ -204,7 +204,7 @@ function runPage(id) {
   });
   const sections = {
     now: ["Now", [livePart(["live"], now), livePart(["live", "events", "rule"], (data) => element("div", { class: "grid" }, lastChange(data), missingClients(data)))]],
-    nodes: ["Nodes", [livePart(["nodes"], nodesSection)]],
+    nodes: ["Nodes", [livePart(["nodes", "live"], nodesSection)]],
     summary: ["Summary", [livePart(["summary", "rounds_wanted"], only(tiles))]],
     rounds: [
       "Over rounds",
