@@ -101,7 +101,7 @@ def run(
     track: trackers.Wanted = (),
     **settings: Any,
 ) -> Run:
-    """Run a method and return the result; in a notebook, a progress bar shows each round.
+    """Run a method and return the result; in a notebook, a figure grows with each round.
 
     `method` is a name or a `Method` of your own; `data` a source's name, a file, or a `Federation`; `model` a name, an
     (extractor, head) pair of modules, or a function that builds one. `out` is the run folder, by default a new one
@@ -130,13 +130,14 @@ def run(
         None if isinstance(model, str) else model,
         None if isinstance(method, str) else method,
     )
-    listeners = [listen for listen in (on_round, notebook.progress(prepared.config)) if listen is not None]
+    path = place_of(prepared.config) if out is None else Path(out)
+    listeners = [listen for listen in (on_round, notebook.progress(prepared.config, path)) if listen is not None]
 
     def tell(record: Record) -> None:
         for listen in listeners:
             listen(record)
 
-    return execute(prepared, None if out is None else Path(out), tell, track)
+    return execute(prepared, path, tell, track)
 
 
 def resume(

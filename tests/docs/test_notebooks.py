@@ -19,4 +19,5 @@ def test_a_notebook_runs(path, tmp_path):
     assert "image/png" in kinds, "pictures show themselves"
     pages = [output["data"]["text/html"] for output in shown if "text/html" in output.get("data", ())]
     assert any("<progress value='10' max='10'>" in page for page in pages), "the progress came to its end"
+    assert any("<iframe" in page and "clusters_last" in page for page in pages), "the figure keeps its data"
     assert any("<table" in page for page in pages), "metrics are a table"

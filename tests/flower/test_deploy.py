@@ -36,7 +36,7 @@ def test_every_place_in_a_template_is_filled(site):
 
 def test_only_the_owner_reads_private_keys(site):
     secret = {path.name for path in site.rglob("*") if path.is_file() and path.stat().st_mode & 0o077 == 0}
-    assert secret == {"ca.key", "server.key", "superexec.secret", "node.key"}
+    assert secret == {"ca.key", "server.key", "superexec.secret", "watch.token", "node.key"}
     others = [path for path in site.rglob("*") if path.is_file() and path.name not in secret]
     assert [path for path in others if b"PRIVATE" in path.read_bytes()] == []
 
@@ -85,7 +85,7 @@ def test_nodes_reach_the_front_and_the_superlink_stays_at_home(site):
 
 def test_scripts_are_shell(site):
     scripts = list(site.rglob("*.sh"))
-    assert len(scripts) == 9 + 2 * 2
+    assert len(scripts) == 10 + 2 * 2
     for script in scripts:
         assert script.stat().st_mode & 0o111
         subprocess.run(["sh", "-n", str(script)], check=True)

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from uuid import uuid4
 
 import numpy as np
 import torch
@@ -142,6 +143,13 @@ class Run:
         from hcfl.report import page  # it reads what runs write
 
         return page.write([self.path], None if out is None else Path(out))
+
+    def _repr_html_(self) -> str | None:
+        """Show the run in a notebook: the figure that it showed while it trained."""
+        from hcfl.report import live_figure
+
+        data = live_figure.data_of(self.path, ended=True)
+        return None if data is None else live_figure.frame(f"hcfl-{uuid4().hex}", data)
 
     def plot_accuracy(self) -> "Picture":
         """Plot Val and Test over rounds."""

@@ -232,7 +232,7 @@ class Detail:
             "cut": cut,
             "saved_round": saved_round(self.place),
             "rule": None if self.config is None else rule_of(self.config),
-            "commands": commands(glance, path),
+            "commands": commands(glance, path.absolute()),
         }
 
     def _bounded(self) -> dict[str, deque[Row]]:

@@ -60,7 +60,7 @@ def commands(path: Path, under_way: bool) -> list[tuple[str, str]]:
     """Return the operator's commands: end a run after its round, or go on with one that ended."""
     if under_way:
         return [("stop after this round", f"touch {shlex.quote(str(path / STOP))}")]
-    script = path.absolute().parent.parent / "resume.sh"
+    script = path.parent.parent / "resume.sh"
     if script.is_file():
-        return [("resume", f"{shlex.quote(str(script))} {shlex.quote(str(path.absolute()))}")]
-    return [("resume, in the folder server/ of the site", f"./resume.sh {shlex.quote(str(path.absolute()))}")]
+        return [("resume", f"{shlex.quote(str(script))} {shlex.quote(str(path))}")]
+    return [("resume, in the folder server/ of the site", f"./resume.sh {shlex.quote(str(path))}")]

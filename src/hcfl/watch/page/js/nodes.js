@@ -12,6 +12,7 @@ const listed = (names) =>
 // What the server does now, in one sentence.
 function serverNow({ now, nodes, quorum }, state) {
   const away = nodes.filter((node) => !node.connected).map((node) => node.name);
+  if (state === "finished") return "The run has ended.";
   if (state !== "running" && state !== "starting") return "The server is not running.";
   if (now.doing === "gathering" && away.length)
     return `Before the first round, the server waits for ${listed(away)} to connect; ${nodes.length - away.length} of ${nodes.length} are here.`;
@@ -20,6 +21,8 @@ function serverNow({ now, nodes, quorum }, state) {
   const needs = `A round needs ${now.needed} of ${plural(asked, "client")} (quorum ${quorum}).`;
   if (now.doing === "connecting") {
     const missing = now.asked.filter((name) => away.includes(name));
+    if (missing.length && asked - missing.length >= now.needed)
+      return `Round ${now.round} begins without ${listed(missing)}. ${needs}`;
     return missing.length
       ? `Round ${now.round} waits until enough clients are connected; not connected: ${listed(missing)}. ${needs}`
       : `Round ${now.round} begins. ${needs}`;
