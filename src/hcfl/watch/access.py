@@ -62,7 +62,7 @@ class Access:
         """Return the access with these names and the machine's own."""
         if token is not None and (len(token) < SHORTEST_TOKEN or not token.isascii() or not token.isprintable()):
             raise InputError(f"token: must have at least {SHORTEST_TOKEN} letters, digits and signs")
-        own = {"localhost", socket.gethostname(), socket.getfqdn()}
+        own = {"localhost", socket.gethostname()}
         return Access(token, frozenset(name.lower().rstrip(".") for name in {*names, *own}))
 
     def knows_host(self, host: str) -> bool:
