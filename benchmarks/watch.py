@@ -21,7 +21,7 @@ from tempfile import TemporaryDirectory
 import psutil
 from playwright.sync_api import Page, sync_playwright
 
-RUNS, ROUNDS, TURNS = 100, 60, 3
+RUNS, ROUNDS, TURNS = 100, 40, 2
 HCFL = (sys.executable, "-m", "hcfl.cli")
 
 
@@ -71,7 +71,7 @@ def seconds_of(process: psutil.Process) -> float:
 def open_many(page: Page, folder: Path) -> None:
     """Print the time until all runs are shown, by a server that was just started, and again."""
     one = folder / "run-0"
-    play(one, 30)
+    play(one, 10)
     for number in range(1, RUNS):
         shutil.copytree(one, folder / f"run-{number}")
     with server(folder) as (address, process):
@@ -81,7 +81,7 @@ def open_many(page: Page, folder: Path) -> None:
             page.wait_for_function(f"document.querySelectorAll('tbody tr').length === {RUNS}")
             print(f"{RUNS} runs are shown after {time.perf_counter() - began:.2f} s ({words})")
         before, began = seconds_of(process), time.perf_counter()
-        time.sleep(20)
+        time.sleep(10)
         share = (seconds_of(process) - before) / (time.perf_counter() - began)
         print(f"the list of {RUNS} finished runs then takes {100 * share:.2f} % of one core")
         print(f"memory of the server: {process.memory_info().rss / 1e6:.0f} MB")

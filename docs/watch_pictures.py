@@ -25,8 +25,8 @@ def main() -> None:
     """Play three runs, one of which is under way, and take the pictures."""
     with TemporaryDirectory() as folder, sync_playwright() as driver:
         os.chdir(folder)
-        for method in ("fedavg", "ifca"):
-            _start("run", method, "--rounds", "20", "--clusters", "3", "--out", f"runs/{method}").wait()
+        for method, more in (("fedavg", ()), ("ifca", ("--clusters", "3"))):
+            _start("run", method, "--rounds", "20", *more, "--out", f"runs/{method}").wait()
         with socket.socket() as free:
             free.bind(("127.0.0.1", 0))
             port = free.getsockname()[1]
