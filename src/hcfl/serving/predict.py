@@ -11,7 +11,7 @@ from torch import Tensor
 
 from hcfl.core.cluster_log import follow
 from hcfl.core.predictions import Predictions, mixture
-from hcfl.core.state import PersonalPart
+from hcfl.core.state import PersonalPart, ServerState
 from hcfl.errors import InputError
 from hcfl.models import Network
 from hcfl.models.ensemble import Ensemble, class_log_probs, embed
@@ -87,9 +87,9 @@ def chosen(run: Run, client: Any = None, cluster: Any = None, weights: WeightsLi
     return of_cluster(run, clusters[0] if cluster is None else cluster)
 
 
-def of_weights(run: Run, weights: Tensor, components: Tensor | None = None) -> Blend:
-    """Return the clusters' models with weights, (clusters,); models of weight 0 are left out."""
-    server = run.served.server
+def of_weights(run: Run, weights: Tensor, components: Tensor | None = None, server: ServerState | None = None) -> Blend:
+    """Return the clusters' models with weights, (clusters,), by default those that are served; none of weight 0."""
+    server = server or run.served.server
     if weights.shape != (len(server.clusters),) or not bool((weights >= 0).all()) or not float(weights.sum()) > 0:
         known = _listed(server.clusters)
         raise InputError(f"weights = {weights.tolist()}: must be a number from 0 on for each of the clusters {known}")
@@ -133,7 +133,7 @@ def of_client(run: Run, name: Any) -> Blend:
             raise InputError(f"client = {name}: keeps what it predicts with to itself, on its own machine")
         missed = [change for change in server.changes if change.round >= known.round]
         components = follow(known.weights, known.clusters, missed, client).components
-    return replace(of_weights(run, server.weights[client], components), personal=part)
+    return replace(of_weights(run, server.weights[client], components, server), personal=part)
 
 
 def by_id(clusters: tuple[int, ...], weights: Mapping[Any, float]) -> Tensor:
