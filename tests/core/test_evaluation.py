@@ -18,12 +18,12 @@ from hcfl.core.evaluation import (
     bytes_down,
     bytes_up,
     clustering_quality,
-    mixture,
     newcomer_step,
     predict_held_out,
     purity,
     without_shares,
 )
+from hcfl.core.predictions import mixture
 from hcfl.core.server import begin, broadcast, shares
 from hcfl.core.state import ClientState, Update
 from hcfl.data import Newcomer, Truth

@@ -14,7 +14,7 @@ LINES = (REPOSITORY / "tests" / "runs" / "run-0.1" / "metrics.jsonl").read_text(
 @pytest.mark.parametrize("line", LINES)
 def test_a_record_is_what_its_line_was_written_from(line):
     row = json.loads(line)
-    later = {"val_worst_client", "balanced_accuracy", "macro_f1", "likelihood", "absent", "refused"}
+    later = {"val_worst_client", "balanced_accuracy", "macro_f1", "likelihood", "absent", "refused", "val_personal"}
     assert [name for name in METRICS if name not in later] == list(row), "fields of version 0.1"
     written = metrics_row(record_of(row))
     assert {name: written[name] for name in row} == row
@@ -33,6 +33,7 @@ def test_a_line_of_today_is_read_back():
         "balanced_accuracy": 0.4,
         "macro_f1": 0.3,
         "likelihood": -2.0,
+        "val_personal": 0.6,
     }
     assert metrics_row(record_of(row)) == row | {"absent": 0, "refused": 0}
 

@@ -24,6 +24,7 @@ from hcfl.methods import METHODS
 from hcfl.models.ensemble import Ensemble
 from hcfl.runs import checkpoint
 from hcfl.runs import folder as run_folder
+from hcfl.runs.checkpoint import load
 from hcfl.runs.prepare import prepare
 from hcfl.tiers import Prototypes
 
@@ -63,6 +64,22 @@ def test_every_method_gives_what_the_sequential_engine_gives(tmp_path, name):
             assert sent == sum(row["bytes_up_by_part"][part] for row in rows[0])
         beside = sum(bytes_of(message, "update") for message in grid.answered) - sum(row["bytes_up"] for row in rows[0])
         assert beside / len(trained) < 1000  # how models were mixed, sizes, what was measured
+
+
+@pytest.mark.parametrize("name", ["fedavg", "hcfl++"])
+def test_personal_parts_are_made_by_the_clients_and_stay_there(tmp_path, name):
+    config = from_flat(method=name, engine="sequential", personal="head", **(SMALL | {"rounds": 2}))
+    execute(prepare(config), tmp_path / "sequential")
+    grid = simulated(6)
+    server_app.play(grid, told(config, tmp_path / "flower"))
+    same_run(tmp_path / "flower", tmp_path / "sequential")
+    runs = [json.loads((tmp_path / run / run_folder.SUMMARY).read_text()) for run in ("flower", "sequential")]
+    for key in ("val_personal_last", "val_personal_worst_tenth", "val_personal_spread", "val_spread"):
+        assert runs[0][key] == pytest.approx(runs[1][key], abs=1e-9)
+    assert not load(tmp_path / "flower" / "checkpoint")[0].personal  # the server has scores, and no part
+    measured = [message for message in grid.answered if message.metadata.message_type == "evaluate"]
+    assert {records.payload(message.content) for message in measured} == {0}  # no tensor is sent
+    assert len(list((tmp_path / "flower").rglob("personal.safetensors"))) == 6
 
 
 def val_last(path) -> float:

@@ -44,7 +44,7 @@ def test_a_choice_is_written_like_a_call():
 def test_every_choice_has_a_name():
     assert tier_choices.names("formulation") == ["conditional", "correlation", "joint"]
     assert tier_choices.names("adaptation")[:3] == ["fixed", "split-and-remove", "split-on-contradiction"]
-    assert tier_choices.names("local") == ["cluster-models", "own-model"]
+    assert tier_choices.names("local") == ["cluster-models", "own-model", "own-head"]
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ from hcfl.core.local_plan import Job, train
 from hcfl.core.sgd import Batches
 from hcfl.data.local_data import LocalData
 from hcfl.errors import InputError
-from hcfl.methods.local_models import ClusterModels, OwnModel, Plan, PlanInputs
+from hcfl.methods.local_models import ClusterModels, OwnHead, OwnModel, Plan, PlanInputs
 from hcfl.models import MODELS
 from hcfl.models.ensemble import Copies, Ensemble, blends, embed, initialise, mix
 from hcfl.tiers import Weights
@@ -152,3 +152,15 @@ def test_settings_are_checked():
         OwnModel(proximal=-1)
     with pytest.raises(InputError, match="towards = 'home': must be received or global"):
         ClusterModels(1.0, "home")
+
+
+def test_an_own_head_goes_on_from_the_last_time_on_the_received_extractor():
+    kept = Ensemble({"w": torch.tensor([[9.0]])}, {"w": torch.tensor([[7.0]])}, "split")
+    received = Ensemble({"w": torch.tensor([[1.0]])}, {"w": torch.tensor([[2.0]])}, "split")
+    weights = Weights(torch.ones(2, 1))
+    inputs = PlanInputs(received, Segments((1, 1)), weights, torch.ones(2, 1), True, None, (kept, None))
+    plan = OwnHead().plan(inputs)
+    assert plan.start.extractors["w"].flatten().tolist() == [1.0, 1.0]
+    assert plan.start.heads["w"].flatten().tolist() == [7.0, 2.0]
+    assert plan.received
+    assert OwnHead().mass(weights.client, hard=True).tolist() == [[[1.0]], [[1.0]]]

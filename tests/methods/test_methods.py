@@ -4,7 +4,7 @@ import pytest
 
 from hcfl.errors import InputError
 from hcfl.methods import METHODS, Method, build, settings_of
-from hcfl.methods.local_models import ClusterModels, OwnModel
+from hcfl.methods.local_models import ClusterModels, OwnHead, OwnModel
 from hcfl.tiers import (
     Assigned,
     Conditional,
@@ -56,6 +56,8 @@ TABLE = {
     ),
     "hcfl++": (Correlation(), SampleWiseEM(0.4), SplitOnContradiction(0.4), ConflictDistance(), "split", 1),
     "fedavg": (Conditional(), Single(), Fixed(), None, "full", 1),
+    "fedrep": (Conditional(), Single(), Fixed(), None, "split", 1, OwnHead("heads-first")),
+    "fedper": (Conditional(), Single(), Fixed(), None, "split", 1, OwnHead("together")),
     "ifca": (Conditional(), HardByLoss(), Fixed(), None, "full", 3),
     "fesem": (Conditional(), HardByParameters(), KMeansOnce(3), None, "full", 1),
     "fedem": (Conditional(), SoftEM(), Fixed(), None, "full", 3),

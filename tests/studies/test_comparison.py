@@ -32,7 +32,8 @@ TINY = ["--clients", "4", "--samples", "200", "--rounds", "2", "--threads", "1"]
 
 
 def summary(val, test, at_best, clusters, ari, megabytes, seconds):
-    keys = [column.key for column in comparison.COLUMNS]
+    keys = ("val_last", "test_last", "test_at_best_val", "clusters_last", "ari_last")
+    keys += ("mb_per_client_round", "seconds_per_round")
     return dict(zip(keys, (val, test, at_best, clusters, ari, megabytes, seconds), strict=True))
 
 
@@ -80,6 +81,20 @@ def test_the_latex_table_escapes_names_and_has_the_best_of_each_column_in_bold()
         r"2.000 $\pm$ 0.000 & \textbf{1.50} $\pm$ 0.71 \\"
     )
     assert second == r"my\_50\%\& & 1 & 25.0 & \textbf{50.0} & -- & 4.0 & -- & \textbf{1.000} & 4.00 \\"
+
+
+def test_clients_are_worse_off_where_a_baseline_serves_them_better(tmp_path):
+    for name, rows in {
+        "local": "a,0.9,\nb,0.5,\nc,,\nd,0.7,",
+        "mine": "a,0.5,0.89\nb,0.6,0.4\nc,0.1,0.1\nd,0.7,0.7",
+    }.items():
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "clients.csv").write_text(f"client,accuracy,accuracy_personal\n{rows}\n")
+    local = comparison.accuracy_of_clients(tmp_path / "local", personal=False)
+    assert local == {"a": 0.9, "b": 0.5, "d": 0.7}
+    mine = comparison.accuracy_of_clients(tmp_path / "mine")
+    assert comparison.share_worse_off(mine, local) == 1 / 3, "a is within the margin, c is not measured there"
+    assert comparison.share_worse_off({}, local) is None
 
 
 def test_a_grid_is_every_combination():

@@ -20,6 +20,7 @@ from hcfl.config.sections import (
     FaultsConfig,
     MethodConfig,
     ModelConfig,
+    PersonalConfig,
     Precision,
     PrivacyConfig,
     Section,
@@ -37,6 +38,7 @@ class Config(Section):
     model: ModelConfig = ModelConfig()
     training: TrainingConfig = TrainingConfig()
     evaluation: EvaluationConfig = EvaluationConfig()
+    personal: PersonalConfig = PersonalConfig()
     privacy: PrivacyConfig = PrivacyConfig()
     admission: AdmissionConfig = AdmissionConfig()
     faults: FaultsConfig | None = Field(
@@ -94,6 +96,7 @@ SHORT_NAMES: dict[str, str] = {
     "model": "model.name",
     "method": "method.name",
     "privacy": "privacy.mode",
+    "personal": "personal.kind",
 }
 """Short names that differ from the last part of the field's path, which is the short name of all others."""
 

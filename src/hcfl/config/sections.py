@@ -270,6 +270,24 @@ class EvaluationConfig(Section):
     )
 
 
+PersonalKind = Literal["none", "prior", "head", "fine-tune", "proximal", "mixture", "auto"]
+"""What each client adds to the model of its group, after training, on its own data."""
+
+
+class PersonalConfig(Section):
+    """The personal part: what each client adds to its group's model; it never leaves the client."""
+
+    kind: PersonalKind = Field(
+        "none",
+        description="none, prior (own class frequencies), head (own head near the group's), fine-tune (whole model), "
+        "proximal (whole model near the group's), mixture (of group and own), or auto: each client chooses by its own "
+        "held-out training data",
+    )
+    personal_every: int | None = Field(
+        None, ge=1, description="rounds between two measurements of the personal part; default: only after the last"
+    )
+
+
 Mode = Literal["none", "local-dp", "central-dp", "secagg"]
 """Ways to hide clients' uploads from the server, or from other parties that see its models."""
 

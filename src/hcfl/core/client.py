@@ -83,7 +83,8 @@ def take_part(
     plan = method.local.plan(
         PlanInputs(broadcast.ensemble, segments, weights, gamma, method.weighting.hard, broadcast.common, own)
     )
-    sgd = replace(task.setting.sgd, proximal=method.local.proximal)
+    sgd = task.setting.sgd
+    sgd = replace(sgd, proximal=method.local.proximal, order=method.traits.local.order or sgd.order)
     orders = [rng.torch_generator(seed, "batches", broadcast.round, client) for client in clients]
     job = Job(
         plan=plan,

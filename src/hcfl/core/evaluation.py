@@ -12,13 +12,14 @@ from torch import Tensor
 from hcfl.core.client import class_mix, placed, weights_of_today
 from hcfl.core.cluster_log import follow
 from hcfl.core.held_out import HeldOut
+from hcfl.core.predictions import log_densities, mixture, predictions_of_all
 from hcfl.core.server import counted_clusters, shares
 from hcfl.core.state import Broadcast, ClientState, ServerState, Update
 from hcfl.data import Federation, Newcomer, Truth
 from hcfl.errors import InputError
 from hcfl.methods import Method
 from hcfl.models import Network, Params
-from hcfl.models.ensemble import Ensemble, class_log_probs, embed
+from hcfl.models.ensemble import Ensemble, class_log_probs
 from hcfl.models.inputs import Scaled
 from hcfl.tiers import Conditional, EStepInputs, Prototypes, Weights
 from hcfl.tiers.client_segments import Segments
@@ -35,17 +36,9 @@ FRESH_STEPS = 20
 """E-steps from uniform weights that a fresh newcomer takes."""
 
 
-def mixture(log_probs: Tensor, weights: Tensor) -> Tensor:
-    """Return log Σ_k ω̃_k·p_k(·|x), (samples, classes), from (samples, clusters, classes) and weights per sample."""
-    return torch.logsumexp(weights.log().unsqueeze(2) + log_probs, dim=1)
-
-
-def log_densities(federation: Federation, network: Network, state: ServerState, inputs: Tensor) -> Tensor | None:
-    """Log N_a(z) of raw inputs under each Gaussian, (samples, Gaussians), where the formulation models them."""
-    if state.gaussians is None or state.anchor is None:
-        return None
-    features = embed(network, state.anchor.extractor(0), Scaled(inputs, federation.scaling))
-    return state.gaussians.log_densities(state.gaussians.embed(features))
+def held_out_inputs(federation: Federation) -> Scaled:
+    """Return all clients' held-out inputs, one client's after another's."""
+    return Scaled(federation.x[federation.val_rows.to(federation.x.device)], federation.scaling)
 
 
 def predict_held_out(
@@ -55,41 +48,13 @@ def predict_held_out(
     rows, segments = federation.val_rows, federation.val_segments
     if not len(rows) or not len(federation.y):
         return None
-    inputs = federation.x[rows.to(federation.x.device)]
-    log_probs = class_log_probs(network, state.ensemble, Scaled(inputs, federation.scaling))
-    weights = segments.each(state.weights)
-    if (densities := log_densities(federation, network, state, inputs)) is not None:
-        density = mixture_log_density(_components(method, state, clients), densities, segments)
-        weights = torch.softmax(weights.log() + density, dim=1)
-    scores = mixture(log_probs, weights.to(log_probs.device))
-    for client, known in clients.items():
-        if known.own is not None and len(federation.val[client]):
-            at = torch.nonzero(segments.index == client).flatten()
-            mine = Scaled(inputs[at.to(inputs.device)], federation.scaling)
-            scores[at.to(scores.device)] = class_log_probs(network, known.own, mine)[:, 0]
-    return HeldOut.of(segments.index, federation.y[rows], scores)
+    found = predictions_of_all(federation, network, method, state, clients, held_out_inputs(federation), segments)
+    return HeldOut.of(segments.index, federation.y[rows], found.log_probs)
 
 
-def as_clients_know(state: ServerState, clients: Mapping[int, ClientState]) -> ServerState:
-    """Return the server's state with every client's own weights, where clients told the server less."""
-    weights = state.weights.clone()
-    for client, known in clients.items():
-        missed = [change for change in state.changes if change.round >= known.round]
-        weights[client] = follow(known.weights, known.clusters, missed, client).client[0]
-    return replace(state, weights=weights)
-
-
-def _components(method: Method, state: ServerState, clients: Mapping[int, ClientState]) -> Tensor:
-    """Every client's ρ, (clients, clusters, Gaussians); uniform for clients that never took part."""
-    start = method.uniform_components(len(state.clusters))
-    assert start is not None
-    table = start.repeat(len(state.members), 1, 1)
-    for client, known in clients.items():
-        missed = [change for change in state.changes if change.round >= known.round]
-        now = follow(known.weights, known.clusters, missed, client).components
-        assert now is not None
-        table[client] = now[0]
-    return table
+def right_of(log_probs: Tensor, labels: Tensor, segments: Segments) -> Tensor:
+    """Return how many of each client's samples are predicted correctly, (clients,)."""
+    return segments.sum((log_probs.argmax(dim=1).cpu() == labels).float())
 
 
 @dataclass(frozen=True)
@@ -141,9 +106,10 @@ def test_accuracy(
     """
     if federation.test_x is None or not federation.newcomers:
         return TestResult((), weights)
-    log_probs = class_log_probs(network, after.ensemble, Scaled(federation.test_x, federation.scaling))
+    test = Scaled(federation.test_x, federation.scaling)
+    log_probs = class_log_probs(network, after.ensemble, test)
     log_probs[:, ~counted_clusters(method, after)] = -torch.inf
-    densities = log_densities(federation, network, after, federation.test_x)
+    densities = log_densities(network, after, test)
     class_shares = shares(method, after, federation.classes)
     steps = 1
     if form == "fresh":

@@ -38,6 +38,8 @@ class Record:
     changes: tuple[Change, ...]
     distances: Distances | None = field(default=None, compare=False)
     """The distances that splits were decided by, where there were some."""
+    val_personal: float | None = None
+    """Val with personal parts, in rounds that measure them."""
     missing: tuple[Missing, ...] = ()
     """Clients that were sampled and whose uploads do not count, of all attempts."""
     val_worst_client: float | None = None
@@ -78,6 +80,7 @@ METRICS: dict[str, Metric] = {
     "balanced_accuracy": Metric(lambda record: record.by_class and record.by_class.balanced_accuracy, plotted=True),
     "macro_f1": Metric(lambda record: record.by_class and record.by_class.macro_f1, plotted=True),
     "likelihood": Metric(lambda record: record.likelihood),
+    "val_personal": Metric(lambda record: record.val_personal, plotted=True),
     "test": Metric(lambda record: record.test, plotted=True),
     "test_per_concept": Metric(lambda record: list(record.test_per_concept) or None),
     "clusters": Metric(lambda record: record.clusters, plotted=True),

@@ -1,6 +1,6 @@
 """Algorithm 1: the training loop, one function from state to state; a method only fills the tiers."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from itertools import pairwise
 from time import perf_counter
 
@@ -12,7 +12,6 @@ from hcfl.core.admission import refusals
 from hcfl.core.cluster_log import Split
 from hcfl.core.evaluation import (
     TestResult,
-    as_clients_know,
     bytes_down,
     bytes_up,
     catch_up_newcomers,
@@ -23,9 +22,10 @@ from hcfl.core.evaluation import (
     without_shares,
 )
 from hcfl.core.held_out import ByClass
+from hcfl.core.predictions import as_clients_know
 from hcfl.core.record import PHASES, Record, used_clusters
 from hcfl.core.setting import RoundTask, Setting
-from hcfl.core.state import Missing, RunState, Update
+from hcfl.core.state import ClientScores, Missing, PersonalPart, RunState, Update
 from hcfl.methods import Method
 from hcfl.models.ensemble import Ensemble
 from hcfl.tiers.distance import without_shared_class
@@ -46,10 +46,13 @@ def sample_clients(setting: Setting, round_: int) -> list[int]:
     return sorted(drawn.tolist())
 
 
-def play_round(setting: Setting, state: RunState, evaluate: bool = True) -> tuple[RunState, Record]:
+def play_round(
+    setting: Setting, state: RunState, evaluate: bool = True, personal: bool = False
+) -> tuple[RunState, Record]:
     """Play one round (Algorithm 1): return the state after it, and what it gave.
 
-    Without `evaluate`, Val and Test are not measured.
+    Without `evaluate`, Val and Test are not measured. With `personal`, clients also make and measure their personal
+    parts; these change neither the server's state nor the clients'.
     """
     times = [perf_counter()]
     federation, method, network = setting.federation, setting.method, setting.network
@@ -70,13 +73,18 @@ def play_round(setting: Setting, state: RunState, evaluate: bool = True) -> tupl
 
     # 4. Evaluate and record.
     newcomers = catch_up_newcomers(state.newcomers, state.server, after)
-    val, held_out, test = None, None, TestResult((), newcomers)
+    val, held_out, scores, test = None, None, None, TestResult((), newcomers)
+    parts: Mapping[int, PersonalPart] = {}
     secret = update.noised or update.sealed is not None
     if evaluate:
         own = update.held_out
         known = as_clients_know(after, clients) if secret else after
         if own is None:
             held_out = predict_held_out(federation, network, method, known, clients)
+        if held_out is not None:
+            scores = ClientScores.of(held_out.by_client(federation.clients))
+            if personal and setting.personal is not None:
+                scores, parts = setting.personal.measure(setting, known, clients, scores)
         val = _share(own) if own is not None else None if held_out is None else held_out.accuracy
         seen_by = without_shares(method) if setting.plain_newcomers else method
         test = test_accuracy(federation, network, seen_by, after, newcomers, setting.newcomers)
@@ -90,6 +98,7 @@ def play_round(setting: Setting, state: RunState, evaluate: bool = True) -> tupl
         participants=len(participants),
         objective=None if update.objective is None else float(update.objective.sum() / update.sizes.sum()),
         val=val,
+        val_personal=None if scores is None else scores.val_personal,
         test=test.mean,
         test_per_concept=test.per_concept,
         val_worst_client=None if held_out is None else held_out.worst_client,
@@ -106,7 +115,7 @@ def play_round(setting: Setting, state: RunState, evaluate: bool = True) -> tupl
         distances=distances if any(isinstance(change, Split) for change in changes) else None,
         missing=admitted.missing,
     )
-    return RunState(after, clients, test.weights), record
+    return RunState(after, clients, test.weights, scores, parts), record
 
 
 def run_clients(task: RoundTask) -> collect.Admitted:
@@ -160,6 +169,8 @@ def play(setting: Setting, state: RunState, rounds: int) -> Iterator[tuple[RunSt
     ...     print(record.round, record.val)
     """
     while (done := state.server.round) < rounds:
-        measured = (done + 1) % setting.evaluate_every == 0 or done + 1 == rounds
-        state, record = play_round(setting, state, measured)
+        last, every = done + 1 == rounds, setting.personal_every
+        personal = last or (every is not None and (done + 1) % every == 0)
+        measured = personal or (done + 1) % setting.evaluate_every == 0
+        state, record = play_round(setting, state, measured, personal)
         yield state, record

@@ -7,7 +7,7 @@ from typing import Literal, Protocol
 
 from hcfl.config import AdmissionConfig
 from hcfl.core.sgd import LocalSGD
-from hcfl.core.state import Broadcast, ClientState, Update
+from hcfl.core.state import Broadcast, ClientScores, ClientState, PersonalPart, ServerState, Update
 from hcfl.data import Federation
 from hcfl.methods import Method
 from hcfl.models import Network
@@ -40,6 +40,10 @@ class Setting:
     evaluate_every: int
     """Rounds between two measurements of Val and Test."""
     seed: int
+    personal: "Personal | None" = None
+    """How clients make their personal parts; None: they make none."""
+    personal_every: int | None = None
+    """Rounds between two measurements of personal parts; None: only the last round's are measured."""
 
 
 @dataclass(frozen=True)
@@ -66,6 +70,16 @@ class RoundTask:
     def attempt(self, number: int) -> "RoundTask":
         """Return the same work as the attempt with this number at the round, from 0."""
         return replace(self, broadcast=replace(self.broadcast, attempt=number))
+
+
+class Personal(Protocol):
+    """Makes the personal part of every client, and measures it."""
+
+    def measure(
+        self, setting: Setting, state: ServerState, clients: Mapping[int, ClientState], groups: ClientScores
+    ) -> tuple[ClientScores, Mapping[int, PersonalPart]]:
+        """Return the groups' measurement with that of personal parts beside it, and the parts by client."""
+        ...
 
 
 class Engine(Protocol):

@@ -211,6 +211,59 @@ class Update:
 
 
 @dataclass(frozen=True)
+class PersonalPart:
+    """What one client adds to the model of its group; it stays with the client.
+
+    The client predicts with (1 − share)·p_group + share·p_own, where p_own is the softmax of
+    log p_group + bias + φ(x)·weight, or the prediction of a whole model of its own.
+    """
+
+    kind: str
+    """none, prior, head, fine-tune, proximal or mixture."""
+    share: float = 1.0
+    bias: Tensor | None = None
+    """(classes,)."""
+    weight: Tensor | None = None
+    """(features, classes): on the features of the client's main cluster."""
+    own: Ensemble | None = None
+    """One model."""
+
+
+@dataclass(frozen=True)
+class ClientScores:
+    """How many of its held-out samples each client predicts correctly, (clients,)."""
+
+    samples: Tensor
+    right: Tensor
+    """With the model of its group."""
+    personal: Tensor | None = None
+    """With its personal part."""
+    kinds: tuple[str, ...] = ()
+    """The kind of each client's personal part; nothing where clients do not say."""
+
+    @staticmethod
+    def of(counts: Sequence[tuple[int, int]]) -> "ClientScores":
+        """Read pairs of correct predictions and samples, one for each client."""
+        right, samples = torch.tensor(counts, dtype=torch.float32).view(-1, 2).T
+        return ClientScores(samples.clone(), right.clone())
+
+    @property
+    def val(self) -> float | None:
+        """The share of all held-out samples that the groups' models predict correctly."""
+        return _share(self.right, self.samples)
+
+    @property
+    def val_personal(self) -> float | None:
+        """The same with personal parts, where there are some."""
+        return None if self.personal is None else _share(self.personal, self.samples)
+
+
+def _share(right: Tensor, samples: Tensor) -> float | None:
+    total = float(samples.sum())
+    return float(right.sum()) / total if total else None
+
+
+@dataclass(frozen=True)
 class RunState:
     """Everything a run is between two rounds."""
 
@@ -219,3 +272,7 @@ class RunState:
     """By id, of the clients that took part so far."""
     newcomers: tuple[Weights, ...]
     """The weights of the virtual newcomers, one for each concept."""
+    scores: ClientScores | None = None
+    """What clients measured after this round, where all of them did."""
+    personal: Mapping[int, PersonalPart] = field(default_factory=dict)
+    """Clients' personal parts, where they were made after this round; on Flower they stay with the clients."""

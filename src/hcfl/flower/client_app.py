@@ -12,9 +12,9 @@ from flwr.clientapp import ClientApp
 
 from hcfl.config import Config, PrivacyConfig
 from hcfl.core.client import catch_up, take_part
-from hcfl.core.evaluation import mixture
+from hcfl.core.predictions import Predictions, predictions
 from hcfl.core.setting import RoundTask, Setting
-from hcfl.core.state import Broadcast, ClientState, Update
+from hcfl.core.state import Broadcast, ClientState, PersonalPart, Update
 from hcfl.engines.flower import dp, records, secagg_client
 from hcfl.engines.flower.messages import Common, Measured, Question, Reply, Task, broadcast_of
 from hcfl.engines.flower.sum_messages import DIVERGED, FAILED, AskKeys, AskReveal, AskShares, SealedTask, Upload
@@ -22,9 +22,13 @@ from hcfl.errors import InputError
 from hcfl.flower.client_data import Mine, held_by, introduce
 from hcfl.flower.client_store import ClientStore, StateLostError
 from hcfl.methods import Method
-from hcfl.models.ensemble import Ensemble, class_log_probs, embed
-from hcfl.models.inputs import Scaled
+from hcfl.models.ensemble import Ensemble, embed
+from hcfl.models.inputs import Inputs, Scaled
 from hcfl.models.precision import threads
+from hcfl.personal.families import Clients
+from hcfl.personal.fine_tune import Tuning, main_models
+from hcfl.personal.making import make, predict
+from hcfl.personal.measuring import PersonalParts
 from hcfl.privacy.rules import NOISED
 from hcfl.privacy.sums import Parts, one_vote_each, summands
 from hcfl.runs.prepare import prepare
@@ -105,11 +109,17 @@ def _measured(task: Task, context: Context) -> Measured:
             raise InputError("a private run: what one client measures is not told")
         at = _located(task, context)
         with threads(at.prepared.threads):
-            held_out = measure(at.prepared.setting, at.broadcast, task.client, at.state, at.prepared.mine)
+            mine, setting = at.prepared.mine, at.prepared.setting
+            held_out = measure(setting, at.broadcast, task.client, at.state, mine)
+            personal = None
+            if isinstance(setting.personal, PersonalParts):
+                part = make_part(setting, setting.personal, at.broadcast, task.client, at.state, mine)
+                at.store.save_personal(part)
+                personal = measure(setting, at.broadcast, task.client, at.state, mine, part)[0, 0]
     except InputError as error:
         return replace(answer, problem=str(error))
     right, samples = held_out[0].tolist()
-    return replace(answer, right=int(right), samples=int(samples))
+    return replace(answer, right=int(right), samples=int(samples), personal=None if personal is None else int(personal))
 
 
 def _upload(task: Task, context: Context, protect: "Callable[[_Done], Parts]") -> Upload:
@@ -226,22 +236,58 @@ def _anchor(setting: Setting, task: Task, store: ClientStore) -> Ensemble | None
     return anchor
 
 
-def measure(setting: Setting, broadcast: Broadcast, client: int, state: ClientState | None, mine: Mine) -> torch.Tensor:
-    """Return how many held-out samples the received models get right, and how many there are, (1, 2)."""
-    method, network, federation = setting.method, setting.network, mine.federation
+def look(setting: Setting, broadcast: Broadcast, client: int, state: ClientState | None, inputs: Inputs) -> Predictions:
+    """Return what the received models predict of some of the client's own inputs, with its weights or its own model."""
+    network, segments = setting.network, Segments((len(inputs),))
+    weights = catch_up(setting.method, broadcast, client, state, segments)
+    shares = segments.each(weights.client)
+    if weights.components is not None and broadcast.gaussians is not None and broadcast.anchor is not None:
+        z = broadcast.gaussians.embed(embed(network, broadcast.anchor.extractor(0), inputs))
+        density = mixture_log_density(weights.components, broadcast.gaussians.log_densities(z), segments)
+        shares = torch.softmax(shares.log() + density, dim=1)
+    return predictions(network, broadcast.ensemble, inputs, segments, shares, [None if state is None else state.own])
+
+
+def measure(
+    setting: Setting,
+    broadcast: Broadcast,
+    client: int,
+    state: ClientState | None,
+    mine: Mine,
+    part: PersonalPart | None = None,
+) -> torch.Tensor:
+    """Return how many held-out samples the received models get right, and how many there are, (1, 2).
+
+    With `part`, they are predicted with the client's personal part.
+    """
+    federation = mine.federation
     rows = federation.val[0]
     if not len(rows):
         return torch.zeros(1, 2)
-    inputs, segments = Scaled(federation.x[rows], federation.scaling), Segments((len(rows),))
-    if state is not None and state.own is not None:
-        scores = class_log_probs(network, state.own, inputs)[:, 0]
-    else:
-        weights = catch_up(method, broadcast, client, state, segments)
-        shares = segments.each(weights.client)
-        if weights.components is not None and broadcast.gaussians is not None and broadcast.anchor is not None:
-            z = broadcast.gaussians.embed(embed(network, broadcast.anchor.extractor(0), inputs))
-            density = mixture_log_density(weights.components, broadcast.gaussians.log_densities(z), segments)
-            shares = torch.softmax(shares.log() + density, dim=1)
-        scores = mixture(class_log_probs(network, broadcast.ensemble, inputs), shares)
+    inputs = Scaled(federation.x[rows], federation.scaling)
+    seen = look(setting, broadcast, client, state, inputs)
+    scores = seen.log_probs if part is None else predict(setting.network, part, seen, inputs)
     right = (scores.argmax(dim=1) == federation.y[rows]).sum()
     return torch.tensor([[float(right), float(len(rows))]])
+
+
+def make_part(
+    setting: Setting,
+    personal: PersonalParts,
+    broadcast: Broadcast,
+    client: int,
+    state: ClientState | None,
+    mine: Mine,
+) -> PersonalPart:
+    """Make the client's personal part from its training data and the models that a run ends with."""
+    data = mine.federation.local_data([0])
+    weights = catch_up(setting.method, broadcast, client, state, data.segments).client
+    clients = Clients(
+        ids=[client],
+        data=data,
+        group=look(setting, broadcast, client, state, data.inputs),
+        class_shares=weights @ broadcast.class_shares,
+        models=main_models(broadcast.ensemble, weights, [None if state is None else state.own]),
+        seed=setting.seed,
+    )
+    return make(personal.kind, clients, Tuning(setting.network, personal.trainer, setting.sgd))[0]

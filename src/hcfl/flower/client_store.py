@@ -12,7 +12,7 @@ from urllib.parse import quote
 
 from torch import Tensor
 
-from hcfl.core.state import ClientState
+from hcfl.core.state import ClientState, PersonalPart
 from hcfl.errors import InputError
 from hcfl.models.ensemble import Ensemble
 from hcfl.runs import state_file
@@ -90,6 +90,18 @@ class ClientStore:
         self.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         state_file.write(self._anchor, anchor, FORMAT)
 
+    def save_personal(self, part: PersonalPart) -> None:
+        """Keep the personal part that was made at the end of a run; it is never sent."""
+        self.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        state_file.write(self._personal, part, FORMAT)
+
+    def load_personal(self) -> PersonalPart | None:
+        """Return the personal part, if one was made."""
+        if not self._personal.exists():
+            return None
+        what = f"personal part of client {self.client!r} ({self._personal})"
+        return state_file.read(PersonalPart, self._personal, FORMAT, what)
+
     def load_upload(self, round_: int) -> Mapping[str, Tensor] | None:
         """Return what was sent in a round, if it was; nothing is sent for rounds before that any more."""
         if not self._upload.exists():
@@ -114,6 +126,10 @@ class ClientStore:
     @property
     def _upload(self) -> Path:
         return self.folder / "upload.safetensors"
+
+    @property
+    def _personal(self) -> Path:
+        return self.folder / "personal.safetensors"
 
     @property
     def _anchor(self) -> Path:

@@ -19,7 +19,7 @@ from hcfl.config import plugins
 from hcfl.config.yaml_files import MALFORMED
 from hcfl.errors import InputError
 from hcfl.methods import robust_means
-from hcfl.methods.local_models import ClusterModels, LocalTraining, OwnModel
+from hcfl.methods.local_models import ClusterModels, LocalTraining, OwnHead, OwnModel
 from hcfl.methods.method import Method, words
 
 CHOICES: dict[str, tuple[type, ...]] = {
@@ -55,7 +55,7 @@ CHOICES: dict[str, tuple[type, ...]] = {
         tiers.ParameterDistance,
         tiers.PrincipalAngles,
     ),
-    "local": (ClusterModels, OwnModel),
+    "local": (ClusterModels, OwnModel, OwnHead),
     "aggregation": (
         robust_means.Mean,
         robust_means.Median,

@@ -8,7 +8,7 @@ from typing import Any
 
 from hcfl import tiers
 from hcfl.methods import choices as tier_choices
-from hcfl.methods.local_models import ClusterModels, OwnModel
+from hcfl.methods.local_models import ClusterModels, OwnHead, OwnModel
 from hcfl.methods.method import Method, conflicts
 
 EXAMPLES: dict[type, Any] = {
@@ -41,6 +41,7 @@ PART["local"] = {
     "cluster-models(towards=global)": ClusterModels(0.5, "global"),
     "own-model": OwnModel(),
     "own-model(kept=false)": OwnModel(kept=False),
+    "own-head": OwnHead(),
 }
 
 

@@ -1,4 +1,4 @@
-"""What clients train beside the four tiers: their clusters' models, or one model of their own."""
+"""What clients train beside the four tiers: their clusters' models, one model of their own, or a head of their own."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -7,8 +7,9 @@ from typing import ClassVar, Literal, Protocol
 import torch
 from torch import Tensor
 
+from hcfl.config import Order
 from hcfl.errors import InputError
-from hcfl.models.ensemble import Copies, Ensemble, blends, copies
+from hcfl.models.ensemble import Copies, Ensemble, blends, copies, stack
 from hcfl.tiers import Weights
 from hcfl.tiers.client_segments import Segments
 from hcfl.tiers.weighting import one_hot
@@ -147,6 +148,33 @@ class OwnModel:
         if known:
             start = Copies.stack([mine or mixture.of(client) for client, mine in enumerate(inputs.own)])
         return Plan(start, weights.unsqueeze(1), torch.ones_like(inputs.gamma[:, :1]), mixture, received=not known)
+
+    def mass(self, weights: Tensor, hard: bool) -> Tensor:
+        """Let the one model count everywhere."""
+        return weights.unsqueeze(1)
+
+
+@dataclass(frozen=True)
+class OwnHead:
+    """The received extractor with a head of the client's own, which it keeps between rounds: FedRep and FedPer.
+
+    Heads are averaged, too, for new clients only; a client goes on from its own. It predicts with what it trained last.
+    """
+
+    order: Order | None = None
+    """Heads first (FedRep) or together with the extractor (FedPer); None: as the configuration says."""
+    kept: ClassVar[bool] = True
+    proximal: ClassVar[float] = 0.0
+    uses_global_model: ClassVar[bool] = False
+    trains_own_model: ClassVar[bool] = True
+
+    def plan(self, inputs: PlanInputs) -> Plan:
+        """Train one model on all samples alike, from the received extractor and the head of the last time."""
+        weights = inputs.weights.client
+        received = blends(inputs.received, weights)
+        heads = stack([(mine or received.of(client)).heads for client, mine in enumerate(inputs.own)])
+        start = Copies(received.extractors, heads, received.topology)
+        return Plan(start, weights.unsqueeze(1), torch.ones_like(inputs.gamma[:, :1]), start)
 
     def mass(self, weights: Tensor, hard: bool) -> Tensor:
         """Let the one model count everywhere."""

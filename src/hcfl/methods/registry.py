@@ -7,7 +7,7 @@ from inspect import signature
 from typing import Any, Literal
 
 from hcfl.errors import InputError
-from hcfl.methods.local_models import ClusterModels, OwnModel
+from hcfl.methods.local_models import ClusterModels, OwnHead, OwnModel
 from hcfl.methods.method import Method
 from hcfl.tiers import (
     Assigned,
@@ -41,6 +41,16 @@ from hcfl.tiers import (
 def fedavg() -> Method:
     """One global model (McMahan et al., 2017)."""
     return Method(Conditional(), Single(), Fixed(), None, "full", 1, name="fedavg")
+
+
+def fedrep() -> Method:
+    """One extractor for all, an own head for each client, trained first (Collins et al., 2021)."""
+    return Method(Conditional(), Single(), Fixed(), None, "split", 1, OwnHead("heads-first"), name="fedrep")
+
+
+def fedper() -> Method:
+    """One extractor for all, an own head for each client, trained together (Arivazhagan et al., 2019)."""
+    return Method(Conditional(), Single(), Fixed(), None, "split", 1, OwnHead("together"), name="fedper")
 
 
 def ifca(clusters: int = 3, zero_empty: bool = False) -> Method:
@@ -181,6 +191,8 @@ def hcfl_prime_fedsoft(tol1: float = 0.4, tol2: float = 1.6, proximal: float = 0
 METHODS: dict[str, Callable[..., Method]] = {
     "local": local,
     "fedavg": fedavg,
+    "fedrep": fedrep,
+    "fedper": fedper,
     "ifca": ifca,
     "fesem": fesem,
     "fedem": fedem,

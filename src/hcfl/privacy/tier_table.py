@@ -57,6 +57,7 @@ SENT: dict[str, dict[str, str]] = {
         "cluster-models(towards=global)": "changes of its cluster's model",
         "own-model": "one model of its own",
         "own-model(kept=false)": "one model of its own",
+        "own-head": "one model of its own",
     },
 }
 """By tier and choice, beside the number of samples: what a client sends without privacy."""

@@ -68,9 +68,10 @@ def show(
 
 def result_table(head: str, lines: Sequence[Line]) -> Table:
     """Return the table of mean ± deviation over seeds."""
-    table = empty_table([head, "seeds", *(column.title for column in COLUMNS)])
+    columns = comparison.shown_columns(lines)
+    table = empty_table([head, "seeds", *(column.title for column in columns)])
     for line in lines:
-        texts = [with_deviation(line.numbers[column.key], column.decimals, column.scale) for column in COLUMNS]
+        texts = [with_deviation(line.numbers[column.key], column.decimals, column.scale) for column in columns]
         table.add_row(line.cell.label, str(line.seeds), *texts)
     return table
 
@@ -111,12 +112,15 @@ def live_table(head: str, cells: Sequence[Cell]) -> Table:
 
 
 def _picture(found: Comparison, path: Path) -> Path:
-    points = {}
+    points, personal = {}, {}
     for cell in found.cells:
         summaries = [comparison.summary_of(task.folder) for task in cell.tasks]
         measured = [row for row in summaries if row["val_last"] is not None and row["test_last"] is not None]
         points[cell.label] = [(row["val_last"], row["test_last"], row["clusters_last"]) for row in measured]
-    return plots.save(plots.plot_frontier(points), path)
+        own = statistic([row.get("val_personal_last") for row in measured])
+        if own is not None:
+            personal[cell.label] = own.mean
+    return plots.save(plots.plot_frontier(points, personal), path)
 
 
 def _page(tasks: Sequence[Task], path: Path) -> str:

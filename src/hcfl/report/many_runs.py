@@ -14,7 +14,7 @@ from hcfl.runs import interrupt
 from hcfl.studies.jobs import Task
 from hcfl.studies.seeds import OnDone, run_missing
 
-TEXT_WIDTH = 200
+TEXT_WIDTH = 260
 """Characters of a table that goes to a file or a pipe: wide enough that names are not cut."""
 
 

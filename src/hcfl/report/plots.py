@@ -102,11 +102,14 @@ MARKERS = "osD^v"
 """Markers in order: the next one is used when all colours have been."""
 
 
-def plot_frontier(points: Mapping[str, Sequence[tuple[float, float, float]]]) -> Picture:
+def plot_frontier(
+    points: Mapping[str, Sequence[tuple[float, float, float]]], personal: Mapping[str, float] | None = None
+) -> Picture:
     """Draw Val against Test: a dot for each seed, and a circle for their mean, its area in proportion to K.
 
     Args:
         points: for each name, (Val, Test, K) of each of its seeds; a name without seeds is left out.
+        personal: for some names, the mean of Val with personal parts: an arrow leads there from the group's Val.
     """
     styles = cycle((marker, colour) for marker in MARKERS for colour in CONCEPT_COLOURS)
     figure = Picture(figsize=(7.5, 4.6), layout="constrained")
@@ -117,9 +120,14 @@ def plot_frontier(points: Mapping[str, Sequence[tuple[float, float, float]]]) ->
         seeds = np.array(points[name])
         axes.scatter(seeds[:, 0], seeds[:, 1], s=9, color=colour)
         axes.scatter(val, test, s=LARGEST_CIRCLE * clusters / largest, marker=marker, color=colour, alpha=0.35)
+        if personal is not None and name in personal:
+            arrow = {"arrowstyle": "-|>", "color": colour, "shrinkA": 0, "shrinkB": 0}
+            axes.annotate("", xy=(personal[name], test), xytext=(val, test), arrowprops=arrow)
+            axes.plot(personal[name], test, ".", color=colour)  # an arrow alone would not widen the axes
         label = f"{name} (K = {clusters:.3g})".replace("$", r"\$")
         axes.plot([], [], marker, color=colour, label=label)  # circles of any size would not fit a legend
-    axes.set(xlabel="Val: clients' own data", ylabel="Test: newcomers", title="personalisation and generalisation")
+    to = "; arrows: with personal parts" if personal else ""
+    axes.set(xlabel=f"Val: clients' own data{to}", ylabel="Test: newcomers", title="personalisation and generalisation")
     axes.margins(0.15)
     axes.grid(alpha=0.3)
     if means:

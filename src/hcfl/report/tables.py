@@ -119,6 +119,9 @@ def summary_table(runs: Sequence[Run]) -> Table:
         table.add_row(label, *(cell.format(*(_shown(run.summary, key) for key in keys)) for run in runs))
 
     add("Val, last round (best)", "{} ({})", "val_last", "val_best")
+    if any(run.summary.get("val_personal_last") is not None for run in runs):
+        add("Val with personal parts", "{}", "val_personal_last")
+        add("worst tenth of clients (personal)", "{} ({})", "val_worst_tenth", "val_personal_worst_tenth")
     add("Test, last round (best)", "{} ({})", "test_last", "test_best")
     add("Test at the best-Val round", "{}", "test_at_best_val")
     if any(run.summary.get("val_worst_client") is not None for run in runs):

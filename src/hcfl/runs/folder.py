@@ -219,7 +219,7 @@ def finish(
     for name, table in tables.items():
         _write_table(path / name, table)
     concepts = None if federation.truth is None else federation.truth.concepts
-    summary = summarise(method, config, concepts, metrics, measured)
+    summary = summarise(method, config, concepts, metrics, measured, state.scores)
     file = path / CHECKPOINT / best_round.FILE
     summary |= {
         "served_round": metrics[-1]["round"] if best is None else best.round,

@@ -11,7 +11,7 @@ from hcfl.core.cluster_profiles import Profiles
 from hcfl.core.collect import NoQuorumError
 from hcfl.core.record import Record, Row
 from hcfl.core.setting import Setting
-from hcfl.core.state import RunState
+from hcfl.core.state import ClientScores, RunState
 from hcfl.errors import SavingError
 from hcfl.models.precision import matrix_products, threads
 from hcfl.runs import best_round, checkpoint
@@ -25,8 +25,8 @@ from hcfl.runs.tables import missing_rows
 OnRound = Callable[[Record], None]
 """A function that is called with the record of each round as it ends."""
 
-MeasureLast = Callable[[RunState], float | None]
-"""A function that measures Val of the state that a run ends with, where rounds measure the models they began with."""
+MeasureLast = Callable[[RunState], ClientScores | None]
+"""A function that lets clients measure the state that a run ends with, where rounds measure what they began with."""
 
 ShouldStop = Callable[[], bool]
 """A function that is asked after each round whether the run must end there."""
@@ -97,8 +97,8 @@ def play_on(
             found = cluster_profiles.measure(federation, network, method, state.server)
             if best is not None and best.round < state.server.round:
                 best = replace(best, profiles=cluster_profiles.measure(federation, network, method, best.state.server))
-        if measure_last is not None and not stopped:
-            val_last = measure_last(state)
+        if measure_last is not None and not stopped and (scores := measure_last(state)) is not None:
+            state, val_last = replace(state, scores=scores), scores.val
         summary = _finish(prepared, path, state, metrics, best, found, val_last)
     served = best if best is not None and best.round < state.server.round else None
     kept, profiles = (None, found) if served is None else (served.state, served.profiles)

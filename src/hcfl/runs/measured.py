@@ -4,8 +4,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from hcfl.config import Config
-from hcfl.core.evaluation import as_clients_know, predict_held_out
+from hcfl.core.evaluation import predict_held_out
 from hcfl.core.held_out import HeldOut
+from hcfl.core.predictions import as_clients_know
 from hcfl.core.record import Row
 from hcfl.core.setting import Setting
 from hcfl.core.state import RunState

@@ -14,6 +14,7 @@ from hcfl import methods, rng
 from hcfl.config import Config, MethodConfig, ModelConfig, TrainingConfig, plugins
 from hcfl.core import rounds
 from hcfl.core.evaluation import without_shares
+from hcfl.core.local_plan import train
 from hcfl.core.setting import Engine, Setting
 from hcfl.core.sgd import LocalSGD
 from hcfl.data import Federation, build
@@ -37,6 +38,7 @@ from hcfl.models import (
 from hcfl.models.ensemble import initialise
 from hcfl.models.layers import has_kernels
 from hcfl.models.precision import check_precision
+from hcfl.personal.measuring import PersonalParts
 from hcfl.privacy.rules import check_model, settled
 from hcfl.runs import memory_estimate
 from hcfl.runs.loop import Prepared
@@ -113,6 +115,8 @@ def prepare(
         evaluate_every=config.evaluation.evaluate_every,
         seed=config.seed,
         admission=config.admission,
+        personal=personal_of(config),
+        personal_every=config.personal.personal_every,
     )
     return Prepared(config, setting, rounds.begin(setting, ensemble.to(device)))
 
@@ -189,6 +193,14 @@ def engine_of(config: Config) -> Engine:
     recorder = Recorder() if config.device.startswith("cuda") and not config.compile else None
     plain = Sequential() if config.engine == "sequential" else Batched(bool(config.compile), recorder)
     return plain if config.privacy.mode == "none" else Private(plain, config.privacy)
+
+
+def personal_of(config: Config) -> PersonalParts | None:
+    """Build the maker of personal parts, which trains whole models as the engine does; None where there are none."""
+    if config.personal.kind == "none":
+        return None
+    together = config.engine == "batched"
+    return PersonalParts(config.personal.kind, Batched(compiled=bool(config.compile)).train if together else train)
 
 
 SMALL_CLIENT = 128

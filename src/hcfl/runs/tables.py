@@ -5,12 +5,14 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from torch import Tensor
 
 from hcfl.config import Config
 from hcfl.core.cluster_log import Split
+from hcfl.core.fairness import fairness
 from hcfl.core.held_out import HeldOut
 from hcfl.core.record import Row
-from hcfl.core.state import Missing, RunState
+from hcfl.core.state import ClientScores, Missing, RunState
 from hcfl.data import Federation
 from hcfl.privacy.accounting import spent
 from hcfl.runs.best_round import best_row
@@ -39,6 +41,10 @@ def client_rows(federation: Federation, state: RunState, measured: Measured) -> 
         None if held_out is None else held_out.by_client(federation.clients)
         for held_out in (measured.last, measured.served)
     )
+    scores = state.scores
+    if last is None and scores is not None:  # clients measured by themselves
+        last = _pairs(scores.right, scores.samples)
+    personal = None if scores is None or scores.personal is None else _pairs(scores.personal, scores.samples)
     table: list[list[Any]] = [
         [
             "client",
@@ -50,6 +56,8 @@ def client_rows(federation: Federation, state: RunState, measured: Measured) -> 
             "held_out",
             "accuracy",
             "accuracy_served",
+            "accuracy_personal",
+            "personal",
             *(f"weight_{cluster}" for cluster in server.clusters),
         ]
     ]
@@ -67,12 +75,17 @@ def client_rows(federation: Federation, state: RunState, measured: Measured) -> 
                 "" if last is None else last[client][1],
                 *(
                     "" if part is None or not part[client][1] else f"{part[client][0] / part[client][1]:.6g}"
-                    for part in (last, served)
+                    for part in (last, served, personal)
                 ),
+                "" if scores is None or not scores.kinds else scores.kinds[client],
                 *(f"{weight:.6g}" for weight in server.weights[client].tolist()),
             ]
         )
     return table
+
+
+def _pairs(right: Tensor, samples: Tensor) -> list[tuple[int, int]]:
+    return list(zip(right.int().tolist(), samples.int().tolist(), strict=True))
 
 
 def class_rows(federation: Federation) -> list[list[Any]]:
@@ -128,14 +141,19 @@ def _kept_rows(matrix: NDArray[np.float32], first: list[int], second: list[int])
 
 
 def summarise(
-    method: str, config: Config, concepts: int | None, metrics: Sequence[Row], measured: Measured | None = None
+    method: str,
+    config: Config,
+    concepts: int | None,
+    metrics: Sequence[Row],
+    measured: Measured | None = None,
+    scores: ClientScores | None = None,
 ) -> Row:
     """Return `summary.json` from the rows of `metrics.jsonl`.
 
     It has Val and Test of the best round and of the last, and Test of the round with the best Val, which is the honest
     one of the three. `concepts` is the true number of concepts; None where it is not known. `measured` is what was
     measured at the end: Val of the final models, where the last round measured those that it began with, and of those
-    that are served, on the held-out samples that did not choose them.
+    that are served, on the held-out samples that did not choose them; `scores` is what clients measured last.
     """
     measured = measured or Measured()
     last = metrics[-1] if measured.val_last is None else {**metrics[-1], "val": measured.val_last}
@@ -156,6 +174,7 @@ def summarise(
         "test_best_round": test_best and test_best["round"],
         "val_last": last["val"],
         "test_last": last["test"],
+        **fairness(scores),
         "test_at_best_val": val_best and val_best["test"],
         "val_served": None if measured.served is None else measured.served.reporting_accuracy,
         "test_served": served["test"],

@@ -8,7 +8,8 @@ from torch import Tensor
 from torch.nn.functional import cosine_similarity
 
 from hcfl.core.cluster_profiles import expected_log_likelihood, weights_without_labels
-from hcfl.core.evaluation import FRESH_STEPS, log_densities, mixture, newcomer_step
+from hcfl.core.evaluation import FRESH_STEPS, newcomer_step
+from hcfl.core.predictions import log_densities, mixture
 from hcfl.core.server import shares
 from hcfl.data import Newcomer
 from hcfl.methods import Method
@@ -102,7 +103,8 @@ def assign(run: Run, x: Tensor, labels: Tensor | None, unlabelled: bool = False)
     """Find a newcomer's clusters from raw inputs and, unless `unlabelled`, from their labels."""
     server, method, profiles = run.served.server, run.method, run.profiles
     features, log_probs = _look(run, x)
-    densities = log_densities(run.federation, run.network, server, x.to(run.federation.scaling.mean.device))
+    scaling = run.federation.scaling
+    densities = log_densities(run.network, server, Scaled(x.to(scaling.mean.device), scaling))
     class_shares = shares(method, server, run.federation.classes)
     seen = _Samples(log_probs, densities, class_shares, torch.arange(len(x)))
     kind: Statistic = "labels"

@@ -1,7 +1,7 @@
 """Chooses the models of a cluster, of a client, or of given weights, and predicts raw inputs with them."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -10,11 +10,13 @@ from numpy.typing import ArrayLike
 from torch import Tensor
 
 from hcfl.core.cluster_log import follow
-from hcfl.core.evaluation import mixture
+from hcfl.core.predictions import Predictions, mixture
+from hcfl.core.state import PersonalPart, ServerState
 from hcfl.errors import InputError
 from hcfl.models import Network
 from hcfl.models.ensemble import Ensemble, class_log_probs, embed
 from hcfl.models.inputs import Scaled, Scaling
+from hcfl.personal import making
 from hcfl.runs.run import Run
 from hcfl.serving.newcomers import Assignment
 from hcfl.tiers.client_segments import Segments
@@ -44,6 +46,13 @@ class Blend:
     """(models,): sums to 1."""
     scaling: Scaling
     density: Density | None = None
+    personal: PersonalPart | None = None
+    """What the client adds to them, where it was made."""
+
+    @property
+    def main(self) -> int:
+        """The model whose features the personal part is on."""
+        return int(self.weights.argmax())
 
     def to(self, device: torch.device) -> "Blend":
         """Move the models; a density, which few methods have, is on the CPU but for its extractor."""
@@ -51,7 +60,7 @@ class Blend:
         density = self.density and Density(
             self.density.anchor.to(device), self.density.gaussians, self.density.components
         )
-        return Blend(self.models.to(device), self.weights, scaling, density)
+        return Blend(self.models.to(device), self.weights, scaling, density, self.personal)
 
 
 WeightsLike = Assignment | Mapping[Any, float] | ArrayLike
@@ -78,9 +87,9 @@ def chosen(run: Run, client: Any = None, cluster: Any = None, weights: WeightsLi
     return of_cluster(run, clusters[0] if cluster is None else cluster)
 
 
-def of_weights(run: Run, weights: Tensor, components: Tensor | None = None) -> Blend:
-    """Return the clusters' models with weights, (clusters,); models of weight 0 are left out."""
-    server = run.served.server
+def of_weights(run: Run, weights: Tensor, components: Tensor | None = None, server: ServerState | None = None) -> Blend:
+    """Return the clusters' models with weights, (clusters,), by default those that are served; none of weight 0."""
+    server = server or run.served.server
     if weights.shape != (len(server.clusters),) or not bool((weights >= 0).all()) or not float(weights.sum()) > 0:
         known = _listed(server.clusters)
         raise InputError(f"weights = {weights.tolist()}: must be a number from 0 on for each of the clusters {known}")
@@ -102,14 +111,21 @@ def of_cluster(run: Run, cluster: int | str) -> Blend:
 
 
 def of_client(run: Run, name: Any) -> Blend:
-    """Return a client's own model where it keeps one, else its mixture of the clusters' models."""
-    names, server = run.federation.client_names, run.served.server
+    """Return a client's own model where it keeps one, else its mixture of the clusters'; with its personal part.
+
+    A personal part belongs to the models of the last round, and is served with them.
+    """
+    names = run.federation.client_names
     client = _position(names, name)
     if client is None:
         raise InputError(f"client = {name}: is not one of this run's {len(names)} clients {_listed(names)}")
-    known = run.served.clients.get(client)
+    part = run.state.personal.get(client)
+    state = run.served if part is None else run.state
+    server, known = state.server, state.clients.get(client)
+    if part is not None and part.own is not None and part.share == 1:
+        return Blend(part.own, torch.ones(1), run.federation.scaling)
     if known is not None and known.own is not None:
-        return Blend(known.own, torch.ones(1), run.federation.scaling)
+        return Blend(known.own, torch.ones(1), run.federation.scaling, personal=part)
     components = run.method.uniform_components(len(server.clusters))
     if known is not None:
         on_its_machine = run.method.local.kept or (components is not None and known.weights.components is None)
@@ -117,7 +133,7 @@ def of_client(run: Run, name: Any) -> Blend:
             raise InputError(f"client = {name}: keeps what it predicts with to itself, on its own machine")
         missed = [change for change in server.changes if change.round >= known.round]
         components = follow(known.weights, known.clusters, missed, client).components
-    return of_weights(run, server.weights[client], components)
+    return replace(of_weights(run, server.weights[client], components, server), personal=part)
 
 
 def by_id(clusters: tuple[int, ...], weights: Mapping[Any, float]) -> Tensor:
@@ -155,4 +171,8 @@ def probabilities(network: Network, blend: Blend, inputs: Tensor) -> Tensor:
         log_densities = density.gaussians.log_densities(density.gaussians.embed(features))
         each = mixture_log_density(density.components, log_densities, Segments((len(inputs),)))
         weights = torch.softmax(weights.log() + each, dim=1)
-    return mixture(class_log_probs(network, blend.models, scaled), weights.to(device)).exp().cpu()
+    log_probs = mixture(class_log_probs(network, blend.models, scaled), weights.to(device))
+    if blend.personal is not None:
+        group = Predictions(log_probs, embed(network, blend.models.extractor(blend.main), scaled))
+        log_probs = making.predict(network, blend.personal, group, scaled)
+    return log_probs.exp().cpu()

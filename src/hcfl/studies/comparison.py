@@ -1,7 +1,8 @@
 """`hcfl compare` and `hcfl sweep`: several configurations over several seeds as one table, mean ± std."""
 
+import csv
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -60,10 +61,18 @@ COLUMNS = (
     Column("test_last", "Test (%)", 1, "largest", 100),
     Column("test_at_best_val", "Test at best Val (%)", 1, "largest", 100),
     Column("clusters_last", "K", 1, None),
+    Column("val_personal_last", "personal Val (%)", 1, "largest", 100),
+    Column("worst_tenth", "worst 10% (%)", 1, "largest", 100),
+    Column("spread", "spread (%)", 1, "smallest", 100),
+    Column("worse_than_local", "below local (%)", 1, "smallest", 100),
+    Column("worse_than_fedavg", "below fedavg (%)", 1, "smallest", 100),
     Column("ari_last", "ARI", 2, "largest"),
     Column("mb_per_client_round", "MB per client and round", 3, "smallest"),
     Column("seconds_per_round", "s per round", 2, "smallest"),
 )
+
+MARGIN = 0.02
+"""A client is worse off where its accuracy is lower by more than this."""
 
 
 @dataclass(frozen=True)
@@ -93,13 +102,45 @@ def cells_of(chosen: Sequence[tuple[Point, Config]], seeds: int, out: Path) -> l
     return cells
 
 
+def shown_columns(lines: Sequence[Line]) -> list[Column]:
+    """Return the columns in which some row has a number."""
+    return [column for column in COLUMNS if any(line.numbers[column.key] is not None for line in lines)]
+
+
+def accuracy_of_clients(folder: Path, personal: bool = True) -> dict[str, float]:
+    """Return the accuracy of each client by its name, with its personal part where it has one and `personal` is set."""
+    with (folder / run_folder.CLIENTS).open(newline="", encoding="utf-8") as file:
+        rows = list(csv.DictReader(file))
+    found = {row["client"]: (row.get("accuracy_personal") if personal else "") or row.get("accuracy") for row in rows}
+    return {name: float(value) for name, value in found.items() if value}
+
+
+def share_worse_off(mine: Mapping[str, float], theirs: Mapping[str, float]) -> float | None:
+    """Return the share of clients whose accuracy is lower than in another run by more than `MARGIN`.
+
+    >>> share_worse_off({"a": 0.9, "b": 0.5}, {"a": 0.91, "b": 0.7})
+    0.5
+    """
+    both = mine.keys() & theirs.keys()
+    return sum(mine[name] < theirs[name] - MARGIN for name in both) / len(both) if both else None
+
+
 def summary_of(folder: Path) -> Row:
-    """Return the summary of a run that ended, with `mb_per_client_round`: what a client sends and receives in it."""
+    """Return the summary of a run that ended, with `mb_per_client_round`: what a client sends and receives in it.
+
+    `worst_tenth` and `spread` are those with personal parts where there are some.
+    """
     try:
         summary: Row = json.loads((folder / run_folder.SUMMARY).read_text(encoding="utf-8"))
         participations = sum(row["participants"] for row in run_folder.rows(folder, run_folder.METRICS))
         megabytes = (summary["bytes_up"] + summary["bytes_down"]) / 1e6
-        return {**summary, "mb_per_client_round": megabytes / participations}
+        own = "val_personal" if summary.get("val_personal_last") is not None else "val"
+        return {
+            **summary,
+            "mb_per_client_round": megabytes / participations,
+            "worst_tenth": summary.get(f"{own}_worst_tenth"),
+            "spread": summary.get(f"{own}_spread"),
+        }
     except (OSError, ValueError, KeyError, ArithmeticError) as error:
         reason = f"is damaged ({type(error).__name__}: {error}); delete this folder to start the run again"
         raise InputError(f"run = {str(folder)!r}: {reason}") from None
@@ -107,7 +148,7 @@ def summary_of(folder: Path) -> Row:
 
 def line_of(cell: Cell, summaries: Sequence[Row]) -> Line:
     """Return a row of the table from the summaries of its runs."""
-    numbers = {column.key: statistic([summary[column.key] for summary in summaries]) for column in COLUMNS}
+    numbers = {column.key: statistic([summary.get(column.key) for summary in summaries]) for column in COLUMNS}
     return Line(cell, len(summaries), numbers)
 
 
@@ -150,17 +191,17 @@ def latex_text(lines: Sequence[Line], head: str) -> str:
     """
     from pandas import DataFrame
 
-    rows = []
+    columns, rows = shown_columns(lines), []
     for line in lines:
         texts = [line.cell.label, str(line.seeds)]
-        for column in COLUMNS:
+        for column in columns:
             middle, spread = as_texts(line.numbers[column.key], column.decimals, column.scale)
             text = rf"\textbf{{{middle}}}" if middle == best_of(column, lines) else middle.replace("–", "--")
             texts.append(rf"{text} $\pm$ {spread}" if spread else text)
         rows.append(texts)
-    table = DataFrame(rows, columns=[head, "seeds", *(column.title for column in COLUMNS)])
+    table = DataFrame(rows, columns=[head, "seeds", *(column.title for column in columns)])
     style = table.style.hide(axis="index").format(escape="latex", subset=[head]).format_index(escape="latex", axis=1)
-    return style.to_latex(hrules=True, column_format="l" + "r" * (1 + len(COLUMNS)))
+    return style.to_latex(hrules=True, column_format="l" + "r" * (1 + len(columns)))
 
 
 @dataclass(frozen=True)
@@ -172,7 +213,20 @@ class Comparison:
     @cached_property
     def lines(self) -> list[Line]:
         """The rows of the table."""
-        return [line_of(cell, [summary_of(task.folder) for task in cell.tasks]) for cell in self.cells]
+        return [
+            line_of(cell, [self._summary(cell, number) for number in range(len(cell.tasks))]) for cell in self.cells
+        ]
+
+    def _summary(self, cell: Cell, number: int) -> Row:
+        """Return the summary of one seed's run, with the share of clients that a baseline serves better."""
+        folder = cell.tasks[number].folder
+        found = summary_of(folder)
+        for name in ("local", "fedavg"):
+            rival = next((other for other in self.cells if (other.method, other.point) == (name, cell.point)), None)
+            if rival is not None and rival is not cell:
+                theirs = accuracy_of_clients(rival.tasks[number].folder, personal=False)
+                found[f"worse_than_{name}"] = share_worse_off(accuracy_of_clients(folder), theirs)
+        return found
 
     @cached_property
     def table(self) -> "DataFrame":

@@ -8,6 +8,8 @@ defaults below, so a user's own class declares only those that differ.
 from dataclasses import dataclass, fields
 from typing import TypeVar
 
+from hcfl.config import Order
+
 Kind = TypeVar("Kind")
 
 
@@ -75,6 +77,8 @@ class LocalTraits:
     """Each trained model is one cluster's, and counts in that cluster's average only."""
     trains_own_model: bool = False
     """Each client trains exactly one model, which counts in every cluster's average."""
+    order: Order | None = None
+    """The order in which it trains extractors and heads; None: as the configuration says."""
 
 
 @dataclass(frozen=True)

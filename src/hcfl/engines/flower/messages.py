@@ -96,6 +96,8 @@ class Measured:
     right: int
     samples: int
     problem: str = ""
+    personal: int | None = None
+    """The same with its personal part, where clients make one."""
 
 
 @dataclass(frozen=True)

@@ -6,10 +6,14 @@ from math import log, pi
 import torch
 from torch import Tensor, nn
 
+from hcfl.core.state import PersonalPart
 from hcfl.data.tables import Schema
 from hcfl.models import Network
 from hcfl.models.ensemble import row
 from hcfl.serving.predict import Blend, Density
+
+SMALLEST = 1e-38
+"""The smallest probability of which a logarithm is taken."""
 
 
 class Served(nn.Module):
@@ -29,6 +33,8 @@ class Served(nn.Module):
         for name, tensor in (("mean", blend.scaling.mean), ("std", blend.scaling.std), ("weights", blend.weights)):
             self.register_buffer(name, tensor.clone())
         self.density = None if blend.density is None else ModelDensity(network, blend.density)
+        self.main = blend.main
+        self.personal = None if blend.personal is None else Personal(network, blend.personal)
         self.eval()
 
     def forward(self, x: Tensor) -> Tensor:
@@ -36,10 +42,41 @@ class Served(nn.Module):
         x = (x.to(torch.float32) - self.mean) / self.std
         features = [extractor(x) for extractor in self.extractors] * (len(self.heads) // len(self.extractors))
         each = [torch.softmax(head(z), dim=1) for head, z in zip(self.heads, features, strict=True)]
-        if len(each) == 1:
-            return each[0]
-        weights = self.weights if self.density is None else torch.softmax(self.weights.log() + self.density(x), dim=1)
-        return (weights.unsqueeze(-1) * torch.stack(each, dim=1)).sum(dim=1)
+        group = each[0]
+        if len(each) > 1:
+            weights = self.weights
+            if self.density is not None:
+                weights = torch.softmax(weights.log() + self.density(x), dim=1)
+            group = (weights.unsqueeze(-1) * torch.stack(each, dim=1)).sum(dim=1)
+        return group if self.personal is None else self.personal(x, features[self.main], group)
+
+
+class Personal(nn.Module):
+    """Scaled inputs, features and the group's probabilities → the client's: `personal.making.predict` as a module."""
+
+    bias: Tensor
+    weight: Tensor
+
+    def __init__(self, network: Network, part: PersonalPart) -> None:
+        super().__init__()
+        self.share = part.share
+        self.model = None
+        if part.own is not None:
+            extractor = _filled(network.extractor, part.own.extractor(0))
+            self.model = nn.Sequential(extractor, _filled(network.head, row(part.own.heads, 0)))
+        self.register_buffer("bias", torch.zeros(1) if part.bias is None else part.bias.clone())
+        self.register_buffer("weight", torch.zeros(1, 1) if part.weight is None else part.weight.clone())
+        self.on_features = part.weight is not None
+
+    def forward(self, x: Tensor, features: Tensor, group: Tensor) -> Tensor:
+        """(1 − s)·p_group + s·p_own."""
+        if self.model is not None:
+            logits = self.model(x)
+        else:
+            logits = group.clamp_min(SMALLEST).log() + self.bias
+            logits = logits + features @ self.weight if self.on_features else logits
+        own = torch.softmax(logits, dim=1)
+        return own if self.share == 1 else self.share * own + (1 - self.share) * group
 
 
 class ModelDensity(nn.Module):

@@ -8,8 +8,10 @@ function frontierChart(runs, when) {
   const host = figure("frontier");
   const most = Math.max(...shown.map(({ run }) => run.summary.clusters_last));
   const radius = (run) => 5 + 13 * Math.sqrt(run.summary.clusters_last / most);
+  // Val with personal parts: an arrow leads there; only the end of a run knows it.
+  const own = (run) => (when === "last" ? (run.summary.val_personal_last ?? null) : null);
   const domain = (axis) => {
-    const values = shown.map(({ at }) => at[axis]);
+    const values = shown.flatMap(({ run, at }) => (axis === 0 && own(run) !== null ? [at[0], own(run)] : [at[axis]]));
     const pad = Math.max(0.02, 0.16 * (Math.max(...values) - Math.min(...values)));
     return [Math.min(...values) - pad, Math.max(...values) + pad];
   };
@@ -39,6 +41,16 @@ function frontierChart(runs, when) {
             style: `fill:${colour(number)};fill-opacity:.35;stroke:${colour(number)};stroke-width:2`,
           }),
         );
+        if (own(run) !== null) {
+          const to = scene.x(own(run));
+          const back = to > x ? -6 : 6;
+          scene.inside.append(
+            shape("path", {
+              d: `M${x},${y}L${to},${y}M${to + back},${y - 4}L${to},${y}L${to + back},${y + 4}`,
+              style: `stroke:${colour(number)};stroke-width:2;fill:none`,
+            }),
+          );
+        }
         const text = short(run.label, 30);
         const [w, h, r] = [text.length * 7, 13, radius(run) + 4];
         const box = [
@@ -77,6 +89,7 @@ function frontierChart(runs, when) {
       if (apart(near) > 40) return null;
       return tipContent(near.run.label, [
         [null, "Val", percent(near.at[0])],
+        ...(own(near.run) === null ? [] : [[null, "Val with personal parts", percent(own(near.run))]]),
         [null, "Test", percent(near.at[1])],
         [null, "clusters", plain(near.run.summary.clusters_last)],
       ]);

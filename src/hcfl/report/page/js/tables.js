@@ -2,6 +2,7 @@
 
 const FORMATS = [
   [/^((val|test)_(best|last|at_best_val|served|worst_client)|balanced_accuracy|macro_f1)$/, percent],
+  [/^val_(personal_last|worst_tenth|spread|personal_worst_tenth|personal_spread)$/, percent],
   [/^bytes/, bytes],
   [/^ari/, (value) => (value === null ? NONE : value.toFixed(2))],
   [/^seconds/, seconds],
@@ -47,6 +48,16 @@ function tiles(run) {
       summary.val_best_round === null ? "" : " in round ",
       summary.val_best_round === null ? "" : show("val_best_round"),
     ),
+    (summary.val_personal_last ?? null) === null
+      ? ""
+      : tile(
+          "Val with personal parts",
+          show("val_personal_last"),
+          "worst tenth of clients ",
+          show("val_personal_worst_tenth"),
+          ", without ",
+          show("val_worst_tenth"),
+        ),
     tile(
       "Test, last round",
       show("test_last"),
@@ -146,6 +157,7 @@ function everyNumber(runs) {
 const COMPARED = [
   ["val_last", "Val", 1],
   ["val_best", "best Val", 1],
+  ["val_personal_last", "personal Val", 1],
   ["test_last", "Test", 1],
   ["test_best", "best Test", 1],
   ["test_at_best_val", "Test at best Val", 1],

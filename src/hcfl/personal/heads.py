@@ -1,0 +1,165 @@
+r"""Own heads: residuals to the group's log-probabilities, by penalised logistic regression for all clients at once.
+
+A client's logits are log p_group(·|x) + z·Δ, with z its features, centred and scaled so that E‖z‖² = 1, and a constant.
+Δ minimises Σ_j CE_j + λ/2‖Δ‖²: the residual's logits have a prior variance of about 1/λ, so λ means the same for every
+network, and a client with more samples needs less of it.
+
+Each λ and each fold is a problem of its own, and all problems of all clients take the same number of steps. A step
+divides the gradient by an upper bound of the curvature (Böhning's, ½Σzzᵀ + λ), which is diagonal in the principal axes
+of the client's features; so there is no step size, and Nesterov's momentum makes few steps enough.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+from torch.nn.functional import one_hot, pad
+from torch.nn.utils.rnn import pad_sequence
+
+from hcfl.tiers.client_segments import Segments
+
+PENALTIES = (10.0, 3.0, 1.0, 0.3, 0.1, 0.03)
+"""The λ that are tried, the strongest first."""
+
+STEPS = 50
+"""Steps of each fit; with the smallest λ, later ones change no prediction that matters (tested)."""
+
+AXES = 128
+"""The largest number of principal axes of a client's features that a residual uses."""
+
+ELEMENTS = 1 << 23
+"""Logits that all problems of a chunk of clients may have."""
+
+
+@dataclass(frozen=True)
+class Axes:
+    """Each client's features in its principal axes, with a constant: z = (φ − mean) @ axes."""
+
+    mean: Tensor
+    """(clients, features)."""
+    axes: Tensor
+    """(clients, features, axes), scaled so that E‖z‖² = 1."""
+
+    @classmethod
+    def of(cls, features: Tensor, present: Tensor) -> "Axes":
+        """Find the axes of padded features (clients, samples, features), of the samples that are `present`."""
+        number = present.sum(dim=1).to(features).view(-1, 1, 1)
+        mean = (features * present.unsqueeze(2)).sum(dim=1) / number[:, 0]
+        centred = (features - mean.unsqueeze(1)) * present.unsqueeze(2)
+        _, values, axes = torch.linalg.svd(centred, full_matrices=False)
+        scale = (values.square().sum(dim=1) / number[:, 0, 0]).sqrt().clamp_min(1e-6)
+        return cls(mean, axes[:, :AXES].transpose(1, 2) / scale.view(-1, 1, 1))
+
+    def of_each(self, features: Tensor) -> Tensor:
+        """Return z with the constant, (clients, samples, axes + 1)."""
+        return pad((features - self.mean.unsqueeze(1)) @ self.axes, (0, 1), value=1.0)
+
+    def folded(self, residual: Tensor) -> tuple[Tensor, Tensor]:
+        """Return residuals (clients, axes + 1, classes) on φ itself: weight (clients, features, classes) and bias."""
+        weight = self.axes @ residual[:, :-1]
+        return weight, residual[:, -1] - (self.mean.unsqueeze(1) @ weight)[:, 0]
+
+
+def fit(z: Tensor, offsets: Tensor, labels: Tensor, counted: Tensor, penalties: Tensor) -> Tensor:
+    """Return Δ of every problem, (clients, axes, problems, classes).
+
+    Args:
+        z: (clients, samples, axes), orthogonal columns.
+        offsets: log-probabilities to which Δ is a residual, (clients, samples, classes).
+        labels: (clients, samples).
+        counted: which samples each problem is of, (clients, samples, problems).
+        penalties: λ of each problem, (clients, problems).
+    """
+    classes = offsets.shape[2]
+    targets = one_hot(labels, classes).to(z).unsqueeze(2)
+    counted = counted.unsqueeze(3).to(z)
+    penalty = penalties[:, None, :, None].to(z)
+    curvature = 0.5 * z.square().sum(dim=1)[:, :, None, None] + penalty
+    turned = z.transpose(1, 2).contiguous()
+
+    def slope(at: Tensor) -> Tensor:
+        error = (torch.softmax(residual_logits(z, at) + offsets.unsqueeze(2), dim=3) - targets).mul_(counted)
+        return residual_logits(turned, error) + penalty * at
+
+    found = ahead = z.new_zeros(len(z), z.shape[2], penalties.shape[1], classes)
+    for step in range(STEPS):
+        before, found = found, ahead - slope(ahead) / curvature
+        ahead = found + step / (step + 3) * (found - before)
+    return found
+
+
+def residual_logits(z: Tensor, residual: Tensor) -> Tensor:
+    """Multiply (clients, samples, axes) by (clients, axes, problems, classes): one product for each client."""
+    clients, _, problems, classes = residual.shape
+    return (z @ residual.flatten(2)).view(clients, -1, problems, classes)
+
+
+@dataclass(frozen=True)
+class Padded:
+    """Some clients' samples, each client's in a row of its own."""
+
+    clients: list[int]
+    rows: Tensor
+    """(clients, samples): rows of all clients' samples; 0 where there is none."""
+    present: Tensor
+    """(clients, samples): whether there is one."""
+
+
+def padded(segments: Segments, size: int) -> Iterator[Padded]:
+    """Put clients of similar size together, so that all problems of a chunk have at most so many samples.
+
+    The order does not matter to any client's result.
+    """
+    parts = segments.split(torch.arange(segments.samples))
+    order = sorted(range(len(segments)), key=lambda client: segments.sizes[client])
+    chunk: list[int] = []
+    for client in order:
+        if chunk and (len(chunk) + 1) * segments.sizes[client] > size:
+            yield _padded(chunk, parts)
+            chunk = []
+        chunk.append(client)
+    if chunk:
+        yield _padded(chunk, parts)
+
+
+def _padded(clients: list[int], parts: Sequence[Tensor]) -> Padded:
+    rows = pad_sequence([parts[client] for client in clients], batch_first=True)
+    lengths = torch.tensor([len(parts[client]) for client in clients])
+    return Padded(clients, rows, torch.arange(rows.shape[1]) < lengths.unsqueeze(1))
+
+
+def held_out_log_probs(
+    features: Tensor, offsets: Tensor, labels: Tensor, segments: Segments, fold: Tensor, folds: int
+) -> Tensor:
+    """Log p(·|x) of every sample by the heads of the other folds, for each λ: (samples, penalties, classes)."""
+    classes, tried = offsets.shape[1], len(PENALTIES)
+    found = offsets.new_empty(len(labels), tried, classes)
+    penalties = torch.tensor(PENALTIES).repeat(folds)
+    for chunk in padded(segments, ELEMENTS // (folds * tried * classes)):
+        rows = chunk.rows.to(offsets.device)
+        present = chunk.present.to(offsets.device).unsqueeze(2)
+        own_fold = fold[chunk.rows].to(offsets.device).unsqueeze(2)
+        others = ((own_fold != torch.arange(folds, device=rows.device)) & present).repeat_interleave(tried, dim=2)
+        z = Axes.of(features[rows], present[:, :, 0]).of_each(features[rows]) * present
+        residual = fit(z, offsets[rows], labels[rows], others, penalties.expand(len(rows), -1))
+        logits = residual_logits(z, residual).view(*rows.shape, folds, tried, classes)
+        mine = own_fold[..., None, None].expand(-1, -1, 1, tried, classes)
+        own = logits.gather(2, mine)[:, :, 0] + offsets[rows].unsqueeze(2)
+        found[rows[present[:, :, 0]]] = torch.log_softmax(own[present[:, :, 0]], dim=2)
+    return found
+
+
+def fitted(
+    features: Tensor, offsets: Tensor, labels: Tensor, segments: Segments, penalties: Tensor
+) -> tuple[Tensor, Tensor]:
+    """Fit each client's head on all its samples: weight (clients, features, classes) and bias (clients, classes)."""
+    weight = offsets.new_zeros(len(segments), features.shape[1], offsets.shape[1])
+    bias = offsets.new_zeros(len(segments), offsets.shape[1])
+    for chunk in padded(segments, ELEMENTS // offsets.shape[1]):
+        rows, present = chunk.rows.to(offsets.device), chunk.present.to(offsets.device).unsqueeze(2)
+        axes = Axes.of(features[rows], present[:, :, 0])
+        z = axes.of_each(features[rows]) * present
+        residual = fit(z, offsets[rows], labels[rows], present, penalties[chunk.clients].unsqueeze(1))
+        weight[chunk.clients], bias[chunk.clients] = axes.folded(residual[:, :, 0])
+    return weight, bias

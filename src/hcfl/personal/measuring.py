@@ -1,0 +1,58 @@
+"""Makes and measures the personal parts of all clients of a federation, in one process."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+import torch
+
+from hcfl.config import PersonalKind
+from hcfl.core.evaluation import held_out_inputs, right_of
+from hcfl.core.local_plan import Trainer
+from hcfl.core.predictions import Predictions, kept_models, predictions_of_all
+from hcfl.core.server import shares
+from hcfl.core.setting import Setting
+from hcfl.core.state import ClientScores, ClientState, PersonalPart, ServerState
+from hcfl.models.inputs import some
+from hcfl.personal.families import Clients
+from hcfl.personal.fine_tune import Tuning, main_models
+from hcfl.personal.making import make, predict
+
+
+@dataclass(frozen=True)
+class PersonalParts:
+    """Personal parts of one kind, with a trainer for whole models."""
+
+    kind: PersonalKind
+    trainer: Trainer
+
+    def measure(
+        self, setting: Setting, state: ServerState, clients: Mapping[int, ClientState], groups: ClientScores
+    ) -> tuple[ClientScores, Mapping[int, PersonalPart]]:
+        """Make the parts from training data, and measure them on held-out data."""
+        federation, network, method = setting.federation, setting.network, setting.method
+        everyone = list(range(federation.clients))
+        data = federation.local_data(everyone)
+        seen = predictions_of_all(federation, network, method, state, clients, data.inputs, data.segments)
+        made = make(
+            self.kind,
+            Clients(
+                ids=everyone,
+                data=data,
+                group=seen,
+                class_shares=state.weights @ shares(method, state, federation.classes),
+                models=main_models(state.ensemble, state.weights, kept_models(clients, federation.clients)),
+                seed=setting.seed,
+            ),
+            Tuning(network, self.trainer, setting.sgd),
+        )
+        inputs, segments = held_out_inputs(federation), federation.val_segments
+        groups_seen = predictions_of_all(federation, network, method, state, clients, inputs, segments)
+        log_probs = groups_seen.log_probs.clone()
+        for client, part in enumerate(made):
+            at = torch.nonzero(segments.index == client).flatten().to(log_probs.device)
+            if len(at) and part.kind != "none":
+                mine = Predictions(groups_seen.log_probs[at], groups_seen.features[at])
+                log_probs[at] = predict(network, part, mine, some(inputs, at))
+        right = right_of(log_probs, federation.y[federation.val_rows], segments)
+        found = replace(groups, personal=right, kinds=tuple(part.kind for part in made))
+        return found, dict(enumerate(made))
