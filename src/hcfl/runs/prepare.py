@@ -190,17 +190,21 @@ def engine_of(config: Config) -> Engine:
         return Sequential()
     if config.compile:
         os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", str(cache.location(config.data.cache_dir) / "compiled"))
-    recorder = Recorder() if config.device.startswith("cuda") and not config.compile else None
-    plain = Sequential() if config.engine == "sequential" else Batched(bool(config.compile), recorder)
+    plain = Sequential() if config.engine == "sequential" else _batched(config)
     return plain if config.privacy.mode == "none" else Private(plain, config.privacy)
+
+
+def _batched(config: Config) -> Batched:
+    """All clients at once; on a GPU, training steps are recorded unless the network is compiled."""
+    recorder = Recorder() if config.device.startswith("cuda") and not config.compile else None
+    return Batched(bool(config.compile), recorder)
 
 
 def personal_of(config: Config) -> PersonalParts | None:
     """Build the maker of personal parts, which trains whole models as the engine does; None where there are none."""
     if config.personal.kind == "none":
         return None
-    together = config.engine == "batched"
-    return PersonalParts(config.personal.kind, Batched(compiled=bool(config.compile)).train if together else train)
+    return PersonalParts(config.personal.kind, _batched(config).train if config.engine == "batched" else train)
 
 
 SMALL_CLIENT = 128
