@@ -114,6 +114,8 @@ def test_several_runs_are_compared_and_each_can_be_chosen(browser, runs, tmp_pat
     methods = ["hcfl+(fedrc)", "stocfl", "fedavg"]
     out = page.write([runs / method for method in methods], tmp_path / "report.html")
     with opened(browser, out) as shown:
+        shown.locator("#one-run > summary").click()
+        shown.wait_for_selector("[data-figure=weights] image")
         assert figures(shown).keys() >= FIGURES | {"frontier"}
         check_summary(shown, [json.loads((runs / method / "summary.json").read_text()) for method in methods])
         assert shown.locator("[data-figure=frontier] circle").count() == 3
@@ -196,6 +198,30 @@ def test_a_folder_with_little_in_it_shows_that(browser, runs, tmp_path):
     (tmp_path / "run" / "metrics.jsonl").write_text(whole[0])
     with opened(browser, page.write([tmp_path / "run"])) as shown:
         drawn = figures(shown)
-        assert {name for name, marks in drawn.items() if marks is None} == {"weights", "classes", "splits"}
+        assert {name for name, marks in drawn.items() if marks is None} == {"weights", "classes", "splits", "confusion"}
         assert all(marks > 0 for marks in drawn.values() if marks is not None), drawn
         assert "stopped after 1 of 5 rounds" in shown.locator("header").text_content()
+
+
+def test_seeds_of_a_method_are_one_line_with_a_band_and_tables_open_by_keyboard(browser, runs, tmp_path):
+    folders = []
+    for seed in (0, 1):
+        for method in ("fedavg", "hcfl+(fedrc)"):
+            folder = tmp_path / f"{method}-{seed}"
+            shutil.copytree(runs / method, folder)
+            config = (folder / "config.yaml").read_text(encoding="utf-8")
+            (folder / "config.yaml").write_text(config.replace("\nseed: 0", f"\nseed: {seed}"), encoding="utf-8")
+            folders.append(folder)
+    out = page.write(folders, tmp_path / "report.html")
+    with opened(browser, out, width=390) as shown:
+        assert shown.locator("[data-table=groups] tr").count() == 3
+        assert shown.locator("[data-figure=accuracy] path.band").count() == 4
+        assert "In Val, hcfl+(fedrc) is ahead of fedavg by " in shown.locator("#summary .note").text_content()
+        assert shown.locator("#one-run").get_attribute("open") is None
+        table = shown.locator("#rounds .numbers").first
+        table.locator("summary").focus()
+        shown.keyboard.press("Enter")
+        table.locator("table").wait_for()
+        assert table.locator("tr").count() == 1 + 5
+        assert shown.evaluate("document.documentElement.scrollWidth") <= 390
+        assert shown.evaluate("document.documentElement.scrollHeight") < 4000

@@ -155,7 +155,7 @@ def test_runs_over_the_same_data_are_compared(tmp_path, capsys, monkeypatch):
     assert main(["report", "a", "b", "c"]) == 0
     assert capsys.readouterr().out == "Report: report.html\n"
     runs = data_of(tmp_path / "report.html")["runs"]
-    assert [run["label"] for run in runs] == ["fedavg, a", "ifca", "fedavg, c"]
+    assert [run["label"] for run in runs] == ["fedavg, seed 0", "ifca", "fedavg, seed 1"]
     hcfl.run("fedavg", rounds=1, clients=5, out=tmp_path / "d")
     assert main(["report", "a", "d"]) == 2
     error = capsys.readouterr().err

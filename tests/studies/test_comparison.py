@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -71,16 +72,22 @@ def test_the_csv_has_every_number_unrounded():
     assert (row["method"], row["clusters"], row["lr"], row["seeds"]) == ("ifca", "2", "0.1", "1")
 
 
-def test_the_latex_table_escapes_names_and_has_the_best_of_each_column_in_bold():
+def test_the_latex_table_escapes_names_and_has_what_is_ahead_in_bold():
     text = comparison.latex_text(lines(), "a_method")
     first, second = re.findall(r"^(?:fedavg|my).*$", text, re.MULTILINE)
     assert text.startswith("\\begin{tabular}{lrrrrrrrr}\n\\toprule\na\\_method & seeds & Val (\\%) & ")
     assert text.endswith("\\bottomrule\n\\end{tabular}\n")
     assert first == (
-        r"fedavg & 2 & \textbf{62.5} $\pm$ 17.7 & \textbf{50.0} $\pm$ 35.4 & 37.5 $\pm$ 17.7 & 2.0 $\pm$ 1.4 & 0.50 & "
-        r"2.000 $\pm$ 0.000 & \textbf{1.50} $\pm$ 0.71 \\"
+        r"fedavg & 2 & 62.5 $\pm$ 17.7 & 50.0 $\pm$ 35.4 & 37.5 $\pm$ 17.7 & 2.0 $\pm$ 1.4 & 0.50 & "
+        r"2.000 $\pm$ 0.000 & 1.50 $\pm$ 0.71 \\"
     )
-    assert second == r"my\_50\%\& & 1 & 25.0 & \textbf{50.0} & -- & 4.0 & -- & \textbf{1.000} & 4.00 \\"
+    assert second == r"my\_50\%\& & 1 & 25.0 & 50.0 & -- & 4.0 & -- & 1.000 & 4.00 \\", "one seed has no spread"
+    slow, fast = (
+        replace(line, numbers={**line.numbers, "seconds_per_round": Statistic(mean, 0.1)})
+        for line, mean in zip(lines(), (4.0, 1.0), strict=True)
+    )
+    assert comparison.latex_text([slow, fast], "method").count("textbf") == 1
+    assert r"\textbf{1.00} $\pm$ 0.10" in comparison.latex_text([slow, fast], "method")
 
 
 def test_clients_are_worse_off_where_a_baseline_serves_them_better(tmp_path):

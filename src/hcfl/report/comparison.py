@@ -27,6 +27,7 @@ from hcfl.studies.comparison import COLUMNS, OUT, Cell, Comparison, Line, Point
 from hcfl.studies.jobs import Task
 from hcfl.studies.seeds import OnDone, as_texts, statistic
 from hcfl.studies.seeds import as_text as with_deviation
+from hcfl.studies.verdict import verdict
 
 
 def show(
@@ -57,12 +58,15 @@ def show(
     found = Comparison(tuple(cells))
     table = result_table(head, found.lines)
     print_table(table, console)
+    labels = [line.cell.label for line in found.lines]
+    if told := verdict(labels, [line.numbers for line in found.lines]):
+        print_line(told, console)
     atomic_file.write_text(out / f"{name}.txt", as_text(table))
     atomic_file.write_text(out / f"{name}.csv", comparison.csv_text(found.lines))
     atomic_file.write_text(out / f"{name}.tex", comparison.latex_text(found.lines, head))
     print_line(f"Table: {out / name}.txt, .csv and .tex", console)
     print_line(f"Picture: {_picture(found, out / f'{name}.png')}", console)
-    print_line(_page(tasks, out / f"{name}.html"), console)
+    print_line(_page(cells, out / f"{name}.html"), console)
     return found
 
 
@@ -123,8 +127,11 @@ def _picture(found: Comparison, path: Path) -> Path:
     return plots.save(plots.plot_frontier(points, personal), path)
 
 
-def _page(tasks: Sequence[Task], path: Path) -> str:
+def _page(cells: Sequence[Cell], path: Path) -> str:
     """Write one page of all runs where they are over the same data; return the line that says so."""
+    tasks = [task for cell in cells for task in cell.tasks]
     if len({task.config.data for task in tasks}) > 1:
         return "No common report: these runs are not over the same data; hcfl report shows each of them."
-    return f"Report, for a browser: {page.write([task.folder for task in tasks], path)}"
+    labels = [cell.label for cell in cells for _ in cell.tasks]
+    points = {cell.label: cell.point for cell in cells}
+    return f"Report, for a browser: {page.write([task.folder for task in tasks], path, labels, points)}"

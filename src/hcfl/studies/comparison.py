@@ -17,6 +17,7 @@ from hcfl.runs.csv_cells import safe
 from hcfl.runs.prepare import method_of
 from hcfl.studies.jobs import Task
 from hcfl.studies.seeds import OnDone, Statistic, as_texts, run_missing, statistic, tasks_of
+from hcfl.studies.verdict import ahead
 
 if TYPE_CHECKING:
     from pandas import DataFrame
@@ -152,13 +153,15 @@ def line_of(cell: Cell, summaries: Sequence[Row]) -> Line:
     return Line(cell, len(summaries), numbers)
 
 
-def best_of(column: Column, lines: Sequence[Line]) -> str | None:
-    """Return the best mean of a column, as the table shows it; None where no row wins."""
-    means = [number.mean for line in lines if (number := line.numbers[column.key]) is not None]
-    if column.best is None or len(means) < 2:
-        return None
-    best = max(means) if column.best == "largest" else min(means)
-    return as_texts(Statistic(best, None), column.decimals, column.scale)[0]
+def is_ahead(column: Column, line: Line, lines: Sequence[Line]) -> bool:
+    """Whether a row's number is better than that of all other rows, beyond the spread over seeds."""
+    number = line.numbers[column.key]
+    others = [other.numbers[column.key] for other in lines if other is not line]
+    known = [other for other in others if other is not None]
+    if column.best is None or number is None or not known:
+        return False
+    best = column.best
+    return all(ahead(number, other, best) for other in known)
 
 
 def frame_of(lines: Sequence[Line]) -> "DataFrame":
@@ -185,7 +188,7 @@ def csv_text(lines: Sequence[Line]) -> str:
 
 
 def latex_text(lines: Sequence[Line], head: str) -> str:
-    """Return the table as LaTeX (with the package booktabs), the best mean of each column in bold.
+    """Return the table as LaTeX (with the package booktabs); bold is what is ahead beyond the spread over seeds.
 
     `head` is the title of the first column.
     """
@@ -196,7 +199,7 @@ def latex_text(lines: Sequence[Line], head: str) -> str:
         texts = [line.cell.label, str(line.seeds)]
         for column in columns:
             middle, spread = as_texts(line.numbers[column.key], column.decimals, column.scale)
-            text = rf"\textbf{{{middle}}}" if middle == best_of(column, lines) else middle.replace("–", "--")
+            text = rf"\textbf{{{middle}}}" if is_ahead(column, line, lines) else middle.replace("–", "--")
             texts.append(rf"{text} $\pm$ {spread}" if spread else text)
         rows.append(texts)
     table = DataFrame(rows, columns=[head, "seeds", *(column.title for column in columns)])

@@ -15,7 +15,7 @@ from hcfl.report.page.reading import DAMAGE, Folder, as_data, rule_of, trimmed
 from hcfl.report.page.write_page import embedded
 from hcfl.runs.checkpoint import NAME, SUFFIX
 from hcfl.runs.csv_cells import plain
-from hcfl.runs.folder import CHECKPOINT, CLASSES, CLIENTS, CONFIG, EVENTS, METRICS, NODES, SPLITS, SUMMARY
+from hcfl.runs.folder import CHECKPOINT, CLASSES, CLIENTS, CONFIG, CONFUSION, EVENTS, METRICS, NODES, SPLITS, SUMMARY
 from hcfl.runs.save import resume_command
 from hcfl.runs.tables import summarise
 from hcfl.watch.condense import MOST_COLUMNS, condensed
@@ -156,7 +156,7 @@ class Detail:
                 self.config = Config.from_yaml(config_text(self.place))
             except (OSError, InputError, ValueError) as error:
                 self.problem = None if self.place.stamp(NODES) else f"{CONFIG} cannot be read ({error})"
-        for name in (CLIENTS, CLASSES):
+        for name in (CLIENTS, CLASSES, CONFUSION):
             if self._is_new(name):
                 self.tables[name] = _table(self.place, name)
                 self._kept.clear()
@@ -182,7 +182,9 @@ class Detail:
             summary = summarise(self.config.method.name, self.config, len(concepts) or None, rows)
         events = sorted([*self.events.changes, *self.events.missing], key=lambda row: int(row["round"]))
         classes = self.tables.get(CLASSES, [])
-        return Folder(self.place.path, self.config, summary, ended, rows, events, (), self.clients, classes)
+        header, *counts = (self.tables.get(CONFUSION) if ended else None) or [[]]
+        confusion = [dict(zip(header, row, strict=False)) for row in counts]
+        return Folder(self.place.path, self.config, summary, ended, rows, events, (), self.clients, classes, confusion)
 
     def _summary(self) -> Row | None:
         try:

@@ -1,6 +1,7 @@
 """Reads a run folder into plain lists and numbers for the page; what the folder does not hold is None."""
 
 import csv
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -46,6 +47,8 @@ class Folder:
     clients: Sequence[Row]
     classes: Sequence[Sequence[str]]
     """Rows of `classes.csv`, its header first."""
+    confusion: Sequence[Row] = ()
+    """Rows of `confusion.csv`, by the names in its header."""
 
 
 def read(path: Path) -> Folder:
@@ -64,10 +67,12 @@ def read(path: Path) -> Folder:
             summary = summarise(config.method.name, config, None, metrics)
         clients, classes = (_table(path, name) if ended else [] for name in (run_folder.CLIENTS, run_folder.CLASSES))
         by_name = [dict(zip(clients[0], row, strict=True)) for row in clients[1:]]
+        counts = _table(path, run_folder.CONFUSION) if ended else []
+        confusion = [dict(zip(counts[0], row, strict=True)) for row in counts[1:]]
         summary["method"], summary["rounds"]  # the page shows other missing entries as missing
     except (OSError, csv.Error, *DAMAGE) as error:
         raise _damaged(path, error) from None
-    return Folder(path, config, summary, ended, metrics, events, splits, by_name, classes)
+    return Folder(path, config, summary, ended, metrics, events, splits, by_name, classes, confusion)
 
 
 def _checked(path: Path, name: str) -> list[Row]:
@@ -130,6 +135,8 @@ def _as_data(folder: Folder, label: str, most_distances: int) -> Row:
         "clients": _clients(folder.clients),
         "classes": matrices.classes(folder.clients, folder.classes),
         "config": folder.config.to_yaml(),
+        "majority": _majority(folder.confusion),
+        "confusion": _confusion(folder.confusion),
     }
 
 
@@ -137,6 +144,31 @@ def rule_of(config: Config) -> str | None:
     """Return the key of RULES for the method of a run; None for a user's own method."""
     chosen = config.method.adaptation or config.method.name
     return next((rule for rule, names in RULES.items() if chosen.startswith(names)), None)
+
+
+MOST_CLASSES = 30
+"""Confusion matrices of more classes are left to `confusion.csv`."""
+
+
+def _majority(rows: Sequence[Row]) -> float | None:
+    """Return the share of the most frequent label among the held-out samples; None where it is not known."""
+    labels = Counter[str]()
+    for row in rows:
+        labels[row["label"]] += int(row["samples"])
+    return max(labels.values()) / labels.total() if labels else None
+
+
+def _confusion(rows: Sequence[Row]) -> Row | None:
+    """Return the held-out samples by label and predicted class, of each cluster; None where there are too many."""
+    names = sorted({row[key] for row in rows for key in ("label", "predicted")}, key=lambda name: (len(name), name))
+    if not names or len(names) > MOST_CLASSES:
+        return None
+    place = {name: at for at, name in enumerate(names)}
+    clusters: dict[str, list[list[int]]] = {}
+    for row in rows:
+        counts = clusters.setdefault(row["cluster"], [[0] * len(names) for _ in names])
+        counts[place[row["label"]]][place[row["predicted"]]] += int(row["samples"])
+    return {"names": names, "clusters": clusters}
 
 
 def _by_part(metrics: Sequence[Row], key: str) -> dict[str, list[float]] | None:
@@ -156,6 +188,12 @@ def _event(row: Row) -> Row:
     return {**row, "members": {cluster: known if isinstance(known, int) else len(known) for cluster, known in members}}
 
 
+def _numbers(rows: Sequence[Row], key: str) -> list[float | None] | None:
+    """Return a column of numbers; None where no row has one, as in folders of older versions."""
+    found = [float(row[key]) if row.get(key) else None for row in rows]
+    return found if any(number is not None for number in found) else None
+
+
 def _clients(rows: Sequence[Row]) -> Row | None:
     """Return the columns of `clients.csv`: names, samples, concepts, clusters and weights."""
     if not rows:
@@ -168,6 +206,8 @@ def _clients(rows: Sequence[Row]) -> Row | None:
         "concepts": [row["true_concept"] for row in rows] if any(row["true_concept"] for row in rows) else None,
         "own": [row["cluster"] or None for row in rows],
         "corruptions": shifts if any(shifts) else None,
+        "accuracy": _numbers(rows, "accuracy"),
+        "held_out": _numbers(rows, "held_out"),
         "clusters": clusters,
         "weights": [[round(float(row[f"weight_{cluster}"]), 3) for cluster in clusters] for row in rows],
     }

@@ -1,8 +1,7 @@
 """Run folders → one HTML file that holds the template, the style, the scripts and the data."""
 
 import json
-from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from html import escape
 from importlib.resources import files
 from pathlib import Path
@@ -11,10 +10,12 @@ from typing import Any
 
 from hcfl import __version__
 from hcfl.errors import InputError
+from hcfl.report.page.groups import as_groups, grouped
 from hcfl.report.page.reading import Folder, as_data, read
 from hcfl.runs import atomic_file
 from hcfl.runs import folder as run_folder
 from hcfl.runs.links import check_target
+from hcfl.studies.comparison import Point
 
 FIGURES = ("basics", "plot", "theme", "curves", "frontier", "lineage", "heat", "maps", "cost", "tables", "detail")
 """The scripts of the figures, each after those that it uses; `hcfl watch` has them, too."""
@@ -26,13 +27,20 @@ DISTANCES_IN_PAGE = 240_000
 """How many distances a page holds for all runs together: about a megabyte."""
 
 
-def write(runs: Sequence[Path], out: Path | None = None) -> Path:
+def write(
+    runs: Sequence[Path],
+    out: Path | None = None,
+    labels: Sequence[str] | None = None,
+    points: Mapping[str, Point] | None = None,
+) -> Path:
     """Write the report of one run, or of several over the same data; return its path.
 
     Args:
         runs: run folders.
         out: the file, with the suffix .html; by default `report.html`, in the folder of a single run, or in the current
             folder for several.
+        labels: for each run, the name of its group; by default, runs that differ in their seed only are a group.
+        points: by the name of a group, the settings that a sweep varied in it.
 
     >>> write([Path("runs/digits-fedavg-seed0")])  # doctest: +SKIP
     PosixPath('runs/digits-fedavg-seed0/report.html')
@@ -48,23 +56,28 @@ def write(runs: Sequence[Path], out: Path | None = None) -> Path:
     for folder in folders:
         check_target(out, folder.path)
     try:
-        atomic_file.write_text(out, html_of(folders))
+        atomic_file.write_text(out, html_of(folders, labels, points))
     except OSError as error:
         raise InputError(f"out = {str(out)!r}: cannot be written ({error.strerror})") from None
     return out
 
 
-def html_of(folders: Sequence[Folder]) -> str:
-    """Return the page as HTML."""
+def html_of(
+    folders: Sequence[Folder], groups: Sequence[str] | None = None, points: Mapping[str, Point] | None = None
+) -> str:
+    """Return the page as HTML; `groups` and `points` are the `labels` and `points` of `write`."""
     resources = files(__package__)
-    labels = _labels(folders)
+    found = grouped(folders, groups)
+    compared = as_groups(folders, found) if len(folders) > 1 else None
+    labels = _labels(folders, found)
+    swept = {label: dict(point) for label, point in (points or {}).items() if point}
     most_distances = DISTANCES_IN_PAGE // len(folders)
     runs = [as_data(folder, label, most_distances) for folder, label in zip(folders, labels, strict=True)]
     return Template((resources / "page.html").read_text(encoding="utf-8")).substitute(
-        title=escape(f"hcfl: {', '.join(labels)}"),
+        title=escape(f"hcfl: {', '.join(label for label, _ in found)}"),
         style=(resources / "page.css").read_text(encoding="utf-8"),
         script="".join((resources / "js" / f"{name}.js").read_text(encoding="utf-8") for name in SCRIPTS),
-        data=embedded({"version": __version__, "runs": runs}),
+        data=embedded({"version": __version__, "runs": runs, "compared": compared, "swept": swept}),
     )
 
 
@@ -85,14 +98,17 @@ def _finite(data: Any) -> Any:
     return [_finite(value) for value in data] if isinstance(data, list) else data
 
 
-def _labels(folders: Sequence[Folder]) -> list[str]:
-    """Return a label for each run: its method, and where runs have the same method, also the name of its folder."""
-    methods = [str(folder.summary["method"]) for folder in folders]
-    counts = Counter(methods)
-    return [
-        method if counts[method] == 1 else f"{method}, {folder.path.resolve().name}"
-        for method, folder in zip(methods, folders, strict=True)
-    ]
+def _labels(folders: Sequence[Folder], groups: Sequence[tuple[str, Sequence[int]]]) -> list[str]:
+    """Return a label for each run: that of its group and, where the group has several, its seed, or its folder."""
+    labels = [""] * len(folders)
+    for label, members in groups:
+        seeds = [folders[at].config.seed for at in members]
+        for at in members:
+            told = (
+                f"seed {folders[at].config.seed}" if len(set(seeds)) == len(seeds) else folders[at].path.resolve().name
+            )
+            labels[at] = label if len(members) == 1 else f"{label}, {told}"
+    return labels
 
 
 NOT_THE_DATA = {"data_dir", "cache_dir", "scenario"}

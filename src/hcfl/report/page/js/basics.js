@@ -115,3 +115,38 @@ const card = (width, title, note, ...children) =>
 const figure = (name) => element("div", { class: "figure", "data-figure": name });
 const missing = (name, text) =>
   element("div", { class: "figure empty", "data-figure": name, "data-missing": "" }, text);
+
+// The numbers of a figure as a table, for keyboards, screen readers and copying; its rows are made when it is opened.
+const MOST_TABLE_ROWS = 2000;
+function dataTable(caption, head, rows) {
+  const body = element("div", { class: "scroll" });
+  const fillIn = () => {
+    if (body.firstChild) return;
+    const all = rows();
+    const cells = (kind, row) =>
+      element(
+        "tr",
+        {},
+        row.map((text, at) => element(at || kind === "th" ? kind : "th", { class: at ? "number" : null }, text)),
+      );
+    body.append(
+      element(
+        "table",
+        {},
+        element(
+          "caption",
+          {},
+          all.length > MOST_TABLE_ROWS ? `${caption} (the first ${MOST_TABLE_ROWS} rows)` : caption,
+        ),
+        cells("th", head()),
+        all.slice(0, MOST_TABLE_ROWS).map((row) => cells("td", row)),
+      ),
+    );
+  };
+  return element(
+    "details",
+    { class: "numbers", ontoggle: (event) => event.currentTarget.open && fillIn() },
+    element("summary", {}, "Numbers"),
+    body,
+  );
+}

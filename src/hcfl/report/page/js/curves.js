@@ -24,9 +24,7 @@ function points(run, key) {
   return run.curves.round.map((round, at) => [round, values[at]]).filter(([, value]) => value !== null);
 }
 
-const dashes = (number) => [null, "7 3", "2 3", "9 3 2 3"][Math.floor(number / 7) % 4];
-
-// series: {name, paint, dash, points, step, changes}; options: format, from0, whole, rule, marks, yLabel, height, label.
+// series: {name, paint, dash, points, step, changes, band: [x, low, high] each}; options: format, from0, whole, rule, marks, yLabel, height, label.
 function lineChart(name, series, options) {
   const host = figure(name);
   const hidden = new Set();
@@ -35,6 +33,7 @@ function lineChart(name, series, options) {
   const rounds = everything.map(([round]) => round);
   const values = [
     ...everything.map(([, value]) => value),
+    ...series.flatMap((one) => (one.band || []).flatMap(([, low, high]) => [low, high])),
     ...(options.rule ? [options.rule.value] : []),
     ...(options.atLeast ? [options.atLeast] : []),
   ];
@@ -54,7 +53,8 @@ function lineChart(name, series, options) {
     margin: { top: options.marks ? 26 : 18 },
     draw(scene) {
       axes(scene, {
-        xLabel: "round",
+        xLabel: options.xLabel || "round",
+        xFormat: options.xTick,
         yLabel: options.yLabel,
         yFormat: options.tick || options.format,
         wholeY: options.whole,
@@ -78,6 +78,14 @@ function lineChart(name, series, options) {
       }
       for (const one of series) {
         if (hidden.has(one.name)) continue;
+        if (one.band && one.band.length > 1) {
+          const at = (x, y) => `${scene.x(x).toFixed(1)} ${scene.y(y).toFixed(1)}`;
+          const there = one.band.map(([x, , high]) => at(x, high));
+          const back = one.band.map(([x, low]) => at(x, low)).reverse();
+          scene.inside.append(
+            shape("path", { class: "band", d: `M${[...there, ...back].join("L")}Z`, style: `fill:${one.paint}` }),
+          );
+        }
         const path = one.points
           .map(([x, y], at) => {
             const to = `${scene.x(x).toFixed(1)} ${scene.y(y).toFixed(1)}`;
@@ -125,7 +133,7 @@ function lineChart(name, series, options) {
       }
       const changes = (options.marks || {})[near];
       if (changes) lines.push([null, changeWords(changes)]);
-      return tipContent(`Round ${near}`, lines);
+      return tipContent(options.xTick ? `${options.xLabel} ${options.xTick(near)}` : `Round ${near}`, lines);
     },
   });
   const toggle = (one) =>
@@ -150,27 +158,64 @@ function lineChart(name, series, options) {
     series.length > 1 || signs.length
       ? element("div", { class: "legend" }, series.length > 1 ? series.map(toggle) : null, signs)
       : null;
-  return element("div", {}, host, legend);
+  const table = dataTable(
+    options.label,
+    () => [options.xLabel || "round", ...series.map((one) => one.name)],
+    () => {
+      const known = series.map((one) => new Map(one.points));
+      return [...new Set(rounds)]
+        .sort((a, b) => a - b)
+        .map((round) => [
+          options.xTick ? options.xTick(round) : String(round),
+          ...known.map((one) => (one.has(round) ? options.format(one.get(round)) : NONE)),
+        ]);
+    },
+  );
+  return element("div", {}, host, legend, table);
 }
 
-function accuracyChart(runs) {
+// One thing with a colour: a run, or the runs of a group as mean and deviation. {label, runs, paint}
+const asGroups = (runs) => runs.map((run, number) => ({ label: run.label, runs: [run], paint: colour(number) }));
+
+// The mean of a curve over the runs of a group, and its band of one deviation where there are several.
+function meanOf(group, key, change = (value) => value) {
+  const rounds = new Map();
+  for (const run of group.runs)
+    for (const [round, value] of points(run, key)) {
+      if (!rounds.has(round)) rounds.set(round, []);
+      rounds.get(round).push(value);
+    }
+  const all = [...rounds].sort(([a], [b]) => a - b);
+  const mean = (values) => sum(values) / values.length;
+  const spread = (values) =>
+    values.length < 2 ? 0 : Math.sqrt(sum(values.map((one) => (one - mean(values)) ** 2)) / (values.length - 1));
+  return {
+    points: all.map(([round, values]) => [round, change(mean(values))]),
+    band:
+      group.runs.length > 1
+        ? all.map(([round, values]) => [
+            round,
+            change(mean(values) - spread(values)),
+            change(mean(values) + spread(values)),
+          ])
+        : null,
+  };
+}
+
+function accuracyChart(runs, groups = asGroups(runs)) {
   const alone = runs.length === 1;
-  const series = runs
-    .flatMap((run, number) => [
+  const series = groups
+    .flatMap((group) => [
+      { name: alone ? "Test" : `${group.label}: Test`, paint: group.paint, ...meanOf(group, "test") },
       {
-        name: alone ? "Test" : `${run.label}: Test`,
-        paint: colour(number),
-        points: points(run, "test"),
-        dash: dashes(number),
-      },
-      {
-        name: alone ? "Val" : `${run.label}: Val`,
-        paint: alone ? colour(1) : colour(number),
-        points: points(run, "val"),
+        name: alone ? "Val" : `${group.label}: Val`,
+        paint: alone ? colour(1) : group.paint,
+        ...meanOf(group, "val"),
         dash: alone ? null : "1.5 3.5",
       },
     ])
     .filter((one) => one.points.length);
+  const majority = alone ? (runs[0].majority ?? null) : null;
   return lineChart("accuracy", series, {
     label: "Val and Test accuracy over rounds",
     format: percent,
@@ -179,42 +224,49 @@ function accuracyChart(runs) {
     ceiling: 1.005,
     height: 330,
     marks: alone ? changesByRound(runs[0]) : null,
+    rule: majority === null ? null : { value: majority, name: "always the most frequent class" },
     nothing: "No round of this run was measured.",
   });
 }
 
-function clustersChart(runs) {
+// K over rounds; where one method has many times the clusters of another, on a scale of powers of two.
+function clustersChart(runs, groups = asGroups(runs)) {
   const alone = runs.length === 1;
-  const series = runs.map((run, number) => ({
-    name: run.label,
-    paint: colour(number),
-    points: points(run, "clusters"),
-    step: true,
-    dash: dashes(number),
-    changes: alone ? null : changesByRound(run),
+  const largest = groups.map((group) =>
+    Math.max(1, ...group.runs.flatMap((run) => points(run, "clusters").map(([, value]) => value))),
+  );
+  const wide = Math.max(...largest) > 6 * Math.min(...largest);
+  const change = wide ? (value) => Math.log2(Math.max(1, value)) : (value) => value;
+  const back = wide ? (value) => decimal(2 ** value) : (value) => decimal(value);
+  const series = groups.map((group) => ({
+    name: group.label,
+    paint: group.paint,
+    ...meanOf(group, "clusters", change),
+    step: group.runs.length === 1,
+    changes: alone || group.runs.length > 1 ? null : changesByRound(group.runs[0]),
   }));
   const truth = runs[0].summary.clusters_true;
   return lineChart("clusters", series, {
-    label: "Number of clusters over rounds",
-    format: plain,
+    label: wide ? "Number of clusters over rounds, on a scale of powers of two" : "Number of clusters over rounds",
+    format: back,
     from0: true,
     whole: true,
     height: 128,
     marks: alone ? changesByRound(runs[0]) : null,
-    rule: truth === null ? null : { value: truth, name: `${truth} in truth` },
+    rule: (truth ?? null) === null ? null : { value: change(truth), name: `${truth} in truth` },
   });
 }
 
-function qualityChart(runs) {
+function qualityChart(runs, groups = asGroups(runs)) {
   const alone = runs.length === 1;
-  const names = alone ? { ari: "ARI", nmi: "NMI", purity: "purity" } : { ari: "ARI" };
-  const series = runs
-    .flatMap((run, number) =>
+  const names = alone ? { ari: "adjusted Rand index", nmi: "mutual information", purity: "purity" } : { ari: "" };
+  const series = groups
+    .flatMap((group) =>
       Object.entries(names).map(([key, name], at) => ({
-        name: alone ? name : run.label,
-        paint: colour(alone ? at : number),
-        points: points(run, key),
-        dash: alone ? [null, "7 3", "2 3"][at] : dashes(number),
+        name: alone ? name : group.label,
+        paint: alone ? colour(at) : group.paint,
+        ...meanOf(group, key),
+        dash: alone ? [null, "7 3", "2 3"][at] : null,
       })),
     )
     .filter((one) => one.points.length);
@@ -226,4 +278,52 @@ function qualityChart(runs) {
     atLeast: 1,
     nothing: "The true concepts are not known, so nothing can be compared with them.",
   });
+}
+
+// Val, Test and K of a sweep against the settings that were varied, mean and deviation over seeds.
+function sweepCharts(groups, swept) {
+  const places = groups.map((group) => swept[group.label]).filter(Boolean);
+  const names = [...new Set(places.flatMap(Object.keys))];
+  if (names.length !== 1 || places.length !== groups.length || groups.length < 2) return [];
+  const [name] = names;
+  const ordered = groups
+    .map((group) => ({ group, text: String(swept[group.label][name]) }))
+    .sort((one, two) => Number(one.text) - Number(two.text) || 0);
+  const line = (key, label, paint) => {
+    const cells = ordered.map(({ group }) => group.cells[key]);
+    const known = cells.map((cell, at) => [at, cell]).filter(([, cell]) => cell.mean !== null);
+    const band = known.map(([at, { mean, std }]) => [at, mean - (std || 0), mean + (std || 0)]);
+    return { name: label, paint, points: known.map(([at, cell]) => [at, cell.mean]), band };
+  };
+  const chart = (figureName, series, options) =>
+    lineChart(figureName, series.filter((one) => one.points.length), {
+      ...options,
+      xLabel: name,
+      xTick: (at) => (Number.isInteger(at) && ordered[at] ? ordered[at].text : ""),
+      nothing: "Not measured.",
+    });
+  return [
+    card(
+      "w7",
+      `Accuracy against ${name}`,
+      null,
+      chart("sweep-accuracy", [line("test_last", "Test", colour(0)), line("val_last", "Val", colour(1))], {
+        label: `Val and Test against ${name}`,
+        format: percent,
+        tick: percentTick,
+        height: 230,
+      }),
+    ),
+    card(
+      "w5",
+      `Clusters against ${name}`,
+      null,
+      chart("sweep-clusters", [line("clusters_last", "clusters", colour(2))], {
+        label: `Number of clusters against ${name}`,
+        format: decimal,
+        from0: true,
+        height: 230,
+      }),
+    ),
+  ];
 }

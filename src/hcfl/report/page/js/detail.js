@@ -103,6 +103,17 @@ function detail(run) {
       ),
     ),
     section(
+      "accuracy-by",
+      "By client and by class",
+      "On clients' held-out samples, after the last round.",
+      element(
+        "div",
+        { class: "grid" },
+        card("w6", "Accuracy of every client", null, clientAccuracy(run)),
+        card("w6", "Labels and predictions", null, confusionMap(run)),
+      ),
+    ),
+    section(
       "splits",
       "Why clusters split",
       "The distances between a cluster's clients in the round in which it split, one part after the other: what is strong off the diagonal are clients who differ.",

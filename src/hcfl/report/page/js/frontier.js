@@ -1,8 +1,11 @@
 // Val against Test, a circle for each run, its area the number of clusters.
-function frontierChart(runs, when) {
+function frontierChart(runs, when, groups = asGroups(runs)) {
+  const paintOf = (run) => groups.find((group) => group.runs.includes(run)).paint;
+  const first = new Set(groups.map((group) => group.runs[0]));
+  const nameOf = (run) => groups.find((group) => group.runs.includes(run)).label;
   const place = (run) => [run.summary[`val_${when}`], run.summary[`test_${when}`]];
   const shown = runs
-    .map((run, number) => ({ run, number, at: place(run) }))
+    .map((run) => ({ run, at: place(run) }))
     .filter(({ at }) => at.every((value) => value !== null));
   if (!shown.length) return missing("frontier", "None of these runs has both Val and Test.");
   const host = figure("frontier");
@@ -31,14 +34,14 @@ function frontierChart(runs, when) {
         h: 2 * radius(run),
         run,
       }));
-      for (const { run, number, at } of shown) {
+      for (const { run, at } of shown) {
         const [x, y] = [scene.x(at[0]), scene.y(at[1])];
         scene.inside.append(
           shape("circle", {
             cx: x,
             cy: y,
             r: radius(run),
-            style: `fill:${colour(number)};fill-opacity:.35;stroke:${colour(number)};stroke-width:2`,
+            style: `fill:${paintOf(run)};fill-opacity:.35;stroke:${paintOf(run)};stroke-width:2`,
           }),
         );
         if (own(run) !== null) {
@@ -47,11 +50,12 @@ function frontierChart(runs, when) {
           scene.inside.append(
             shape("path", {
               d: `M${x},${y}L${to},${y}M${to + back},${y - 4}L${to},${y}L${to + back},${y + 4}`,
-              style: `stroke:${colour(number)};stroke-width:2;fill:none`,
+              style: `stroke:${paintOf(run)};stroke-width:2;fill:none`,
             }),
           );
         }
-        const text = short(run.label, 30);
+        if (!first.has(run)) continue;
+        const text = short(nameOf(run), 30);
         const [w, h, r] = [text.length * 7, 13, radius(run) + 4];
         const box = [
           [x + r, y - 7],
@@ -95,5 +99,10 @@ function frontierChart(runs, when) {
       ]);
     },
   });
-  return host;
+  const table = dataTable(
+    "Val and Test of every run",
+    () => ["run", "Val", "Test", "clusters"],
+    () => shown.map(({ run, at }) => [run.label, ...at.map(percent), plain(run.summary.clusters_last)]),
+  );
+  return element("div", {}, host, table);
 }

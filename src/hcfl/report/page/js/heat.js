@@ -121,7 +121,16 @@ function heatMap(name, options) {
       return options.tipFor(row, column);
     },
   });
-  return host;
+  const table = dataTable(
+    options.label,
+    () => ["", ...columns],
+    () =>
+      rows.map((row, at) => [
+        row,
+        ...columns.map((_, column) => (options.text && options.text(at, column)) || decimal(options.value(at, column))),
+      ]),
+  );
+  return element("div", {}, host, table);
 }
 
 function colourScale(from, to) {

@@ -215,5 +215,16 @@ function lineageChart(run, paintOf) {
       ]);
     },
   });
-  return host;
+  const table = dataTable(
+    "Clients of every cluster over rounds",
+    () => ["round", "clients by cluster"],
+    () =>
+      run.curves.round.map((round, at) => [
+        String(round),
+        Object.entries(run.sizes[at])
+          .map(([id, size]) => `${id}: ${size}`)
+          .join(", "),
+      ]),
+  );
+  return element("div", {}, host, table);
 }

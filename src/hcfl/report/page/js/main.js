@@ -3,6 +3,14 @@
 const report = JSON.parse(document.getElementById("data").textContent);
 const { runs } = report;
 const page = document.getElementById("page");
+// Runs that belong together have one colour; single runs are shown on request.
+const groups = report.compared
+  ? report.compared.groups.map((group, number) => ({
+      ...group,
+      runs: group.runs.map((at) => runs[at]),
+      paint: colour(number),
+    }))
+  : asGroups(runs);
 
 function heading() {
   const run = runs[0];
@@ -35,7 +43,7 @@ function heading() {
 function overRounds() {
   const known = runs.some((run) => points(run, "ari").length);
   const frontier = element("div", {});
-  const show = (when) => frontier.replaceChildren(frontierChart(runs, when));
+  const show = (when) => frontier.replaceChildren(frontierChart(runs, when, groups));
   show("last");
   const choose = element(
     "select",
@@ -47,16 +55,18 @@ function overRounds() {
   const accuracy = card(
     "w7",
     "Accuracy",
-    "Val: clients' own held-out data. Test: newcomers of every concept.",
-    accuracyChart(runs),
+    several && groups.some((group) => group.runs.length > 1)
+      ? "Val: clients' own held-out data. Test: newcomers of every concept. Lines are means over seeds, bands one deviation."
+      : "Val: clients' own held-out data. Test: newcomers of every concept.",
+    accuracyChart(runs, groups),
   );
-  const clusters = card("w6", "Clusters", null, clustersChart(runs));
+  const clusters = card("w6", "Clusters", null, clustersChart(runs, groups));
   const quality = known
     ? card(
         "w6",
         "Agreement with the truth",
         several ? "Adjusted Rand index of clusters and true concepts." : null,
-        qualityChart(runs),
+        qualityChart(runs, groups),
       )
     : null;
   return section(
@@ -66,6 +76,7 @@ function overRounds() {
     element(
       "div",
       { class: "grid" },
+      ...sweepCharts(groups, report.swept || {}),
       accuracy,
       ...(several
         ? [
@@ -78,7 +89,6 @@ function overRounds() {
             ),
             clusters,
             quality,
-            differences(runs),
           ]
         : [element("div", { class: "stack w5" }, clusters, quality)]),
     ),
@@ -92,6 +102,7 @@ function build() {
     rounds: "Over rounds",
     lineage: "Lineage",
     members: "Who belongs where",
+    "accuracy-by": "Clients and classes",
     splits: "Splits",
     cost: "Cost",
     configuration: "Configuration",
@@ -106,7 +117,7 @@ function build() {
     ? element(
         "div",
         { class: "picker" },
-        element("h2", {}, "One run in detail"),
+        element("span", {}, "Show "),
         element(
           "select",
           { id: "run", "aria-label": "Run", onchange: (event) => show(Number(event.target.value)) },
@@ -128,14 +139,21 @@ function build() {
     section(
       "summary",
       "Summary",
-      several ? "Bold: the best of a column." : null,
+      several ? report.compared.verdict : judgement(runs[0]),
+      several ? groupTable(report.compared, groups) : tiles(runs[0]),
       warnings(runs),
-      several ? comparison(runs) : tiles(runs[0]),
-      everyNumber(runs),
+      several ? singleRuns(runs) : everyNumber(runs),
     ),
     overRounds(),
-    ...(picker ? [picker] : []),
-    details,
+    several
+      ? element(
+          "details",
+          { id: "one-run" },
+          element("summary", {}, element("h2", {}, "One run in detail")),
+          picker,
+          details,
+        )
+      : details,
     element("footer", {}, `hcfl ${report.version} · ${runs.map((run) => run.folder).join(", ")}`),
     tip,
   );
@@ -143,4 +161,11 @@ function build() {
 }
 
 build();
+const oneRun = document.getElementById("one-run");
+const openFor = () => {
+  const target = oneRun && location.hash && document.getElementById(location.hash.slice(1));
+  if (target && oneRun.contains(target)) oneRun.open = true;
+};
+addEventListener("hashchange", openFor);
+openFor();
 document.documentElement.dataset.ready = "";

@@ -179,3 +179,75 @@ function splitMap(run, split, event) {
     colourScale("0", decimal(split.largest)),
   );
 }
+
+// What held-out samples are and what they are taken for, over all clusters or in one.
+function confusionMap(run) {
+  const { confusion } = run;
+  if (!confusion)
+    return missing("confusion", "Not recorded: clients measure by themselves, there are many classes, or the run is of an older version.");
+  const { names, clusters } = confusion;
+  const total = names.map((_, row) => names.map((_, column) => sum(Object.values(clusters).map((one) => one[row][column]))));
+  const draw = (counts) => {
+    const most = Math.max(1, ...counts.flat());
+    return heatMap("confusion", {
+      label: "Held-out samples by label (rows) and predicted class (columns)",
+      rows: names,
+      columns: names,
+      below: "predicted class",
+      most,
+      value: (row, column) => counts[row][column],
+      text: (row, column) => (counts[row][column] ? String(counts[row][column]) : ""),
+      height: Math.max(120, Math.min(560, names.length * 26)),
+      tipFor: (row, column) =>
+        tipContent(`Label ${names[row]}`, [
+          [null, `taken for ${names[column]}`, plural(counts[row][column], "sample")],
+          [null, "of all with this label", sum(counts[row]) ? percent(counts[row][column] / sum(counts[row])) : NONE],
+        ]),
+    });
+  };
+  const host = element("div", {}, draw(total));
+  const choose = element(
+    "select",
+    {
+      "aria-label": "Which cluster",
+      onchange: (event) => {
+        const counts = event.target.value === "" ? total : clusters[event.target.value];
+        host.replaceChildren(draw(counts));
+      },
+    },
+    element("option", { value: "" }, "all clusters"),
+    Object.keys(clusters).map((id) => element("option", { value: id }, id ? `cluster ${id}` : "no cluster")),
+  );
+  return element("div", {}, Object.keys(clusters).length > 1 ? choose : null, host);
+}
+
+// Accuracy of every client, the worst first.
+function clientAccuracy(run) {
+  const { clients } = run;
+  if (!clients || !clients.accuracy) return missing("confusion", "Not recorded: clients measure by themselves, or the run is of an older version.");
+  const order = clients.names
+    .map((_, at) => at)
+    .filter((at) => clients.accuracy[at] !== null)
+    .sort((a, b) => clients.accuracy[a] - clients.accuracy[b] || a - b);
+  const shown = order.slice(0, 200);
+  return element(
+    "div",
+    { class: "tall", "data-table": "clients" },
+    element(
+      "table",
+      {},
+      element("caption", {}, order.length > shown.length ? `The worst ${shown.length} of ${order.length} clients` : "The worst first"),
+      headerRow("client", ["accuracy", "held-out samples", "cluster"]),
+      shown.map((at) =>
+        element(
+          "tr",
+          {},
+          element("th", {}, clients.names[at]),
+          element("td", { class: "number" }, percent(clients.accuracy[at])),
+          element("td", { class: "number" }, plain(clients.held_out[at])),
+          element("td", { class: "number" }, plain(clients.own[at])),
+        ),
+      ),
+    ),
+  );
+}

@@ -94,10 +94,10 @@ function tiles(run) {
       show("clusters_max"),
     ),
     tile(
-      "ARI with the truth",
+      "Agreement with the truth",
       show("ari_last"),
       ...(summary.ari_affected_last === null
-        ? [summary.ari_last === null ? "truth not known" : "1 is perfect"]
+        ? [summary.ari_last === null ? "truth not known" : "adjusted Rand index, 1 is perfect"]
         : ["affected clients ", show("ari_affected_last")]),
     ),
     tile("Clients send", show("bytes_up"), "and receive ", show("bytes_down")),
@@ -155,26 +155,85 @@ function everyNumber(runs) {
 }
 
 const COMPARED = [
-  ["val_last", "Val", 1],
-  ["val_best", "best Val", 1],
-  ["val_personal_last", "personal Val", 1],
-  ["test_last", "Test", 1],
-  ["test_best", "best Test", 1],
-  ["test_at_best_val", "Test at best Val", 1],
-  ["clusters_last", "clusters", 0],
-  ["ari_last", "ARI", 1],
-  ["bytes_up", "sent", -1],
-  ["bytes_down", "received", -1],
-  ["seconds_per_round", "a round", -1],
+  ["val_last", "Val"],
+  ["val_best", "best Val"],
+  ["val_personal_last", "personal Val"],
+  ["test_last", "Test"],
+  ["test_best", "best Test"],
+  ["test_at_best_val", "Test at best Val"],
+  ["clusters_last", "clusters"],
+  ["ari_last", "adjusted Rand index"],
+  ["bytes_up", "sent"],
+  ["bytes_down", "received"],
+  ["seconds_per_round", "a round"],
 ];
 
-function comparison(runs) {
-  const best = Object.fromEntries(
-    COMPARED.map(([key, , sign]) => {
-      const values = runs.map((run) => run.summary[key]).filter((value) => value !== null && value !== undefined);
-      return [key, sign && values.length > 1 ? (sign > 0 ? Math.max : Math.min)(...values) : undefined];
-    }),
+// The mean ± deviation over seeds of every group; bold is what is ahead of all others beyond the spread.
+function groupTable(compared, groups) {
+  return element(
+    "div",
+    { class: "card scroll" },
+    element(
+      "table",
+      { "data-table": "groups" },
+      element("caption", {}, "Mean ± deviation over seeds. Bold: ahead of all others, beyond the spread of both."),
+      headerRow("", ["seeds", ...compared.columns.map((column) => column.title)]),
+      groups.map((group) =>
+        element(
+          "tr",
+          {},
+          element(
+            "th",
+            {},
+            element("i", { class: "swatch", style: `background:${group.paint}` }),
+            ` ${group.label}`,
+          ),
+          element("td", { class: "number" }, String(group.runs.length)),
+          compared.columns.map(({ key }) =>
+            element(
+              "td",
+              { class: `number${group.cells[key].ahead ? " best" : ""}` },
+              group.cells[key].text,
+            ),
+          ),
+        ),
+      ),
+    ),
   );
+}
+
+function singleRuns(runs) {
+  return element(
+    "details",
+    { id: "single-runs" },
+    element("summary", {}, `Every single run (${runs.length})`),
+    comparison(runs),
+    differences(runs),
+    everyNumber(runs),
+  );
+}
+
+// What a single run came to, in a sentence.
+function judgement(run) {
+  const { summary } = run;
+  const parts = [];
+  const k = summary.clusters_last;
+  const truth = summary.clusters_true ?? null;
+  parts.push(
+    truth === null
+      ? `${plural(k, "cluster")} at the end`
+      : `${plural(k, "cluster")} for ${plural(truth, "true concept")}`,
+  );
+  if ((summary.val_last ?? null) !== null) {
+    const base = run.majority ?? null;
+    const against = base === null ? "" : `, where always naming the most frequent class has ${percent(base)}`;
+    parts.push(`Val ${percent(summary.val_last)}${against}`);
+  }
+  if ((summary.val_worst_client ?? null) !== null) parts.push(`the worst client has ${percent(summary.val_worst_client)}`);
+  return `${parts.join("; ")}.`;
+}
+
+function comparison(runs) {
   return element(
     "div",
     { class: "card scroll" },
@@ -189,11 +248,11 @@ function comparison(runs) {
         element(
           "tr",
           {},
-          element("td", {}, element("i", { class: "swatch", style: `background:${colour(number)}` }), ` ${run.label}`),
+          element("td", {}, run.label),
           COMPARED.map(([key]) =>
             element(
               "td",
-              { class: `number${best[key] !== undefined && run.summary[key] === best[key] ? " best" : ""}` },
+              { class: "number" },
               datum(run, number, key),
             ),
           ),
