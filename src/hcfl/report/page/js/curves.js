@@ -290,7 +290,7 @@ function sweepCharts(groups, swept) {
     .map((group) => ({ group, text: String(swept[group.label][name]) }))
     .sort((one, two) => Number(one.text) - Number(two.text) || 0);
   const line = (key, label, paint) => {
-    const cells = ordered.map(({ group }) => group.cells[key]);
+    const cells = ordered.map(({ group }) => group.cells[key] || { mean: null, std: null });
     const known = cells.map((cell, at) => [at, cell]).filter(([, cell]) => cell.mean !== null);
     const band = known.map(([at, { mean, std }]) => [at, mean - (std || 0), mean + (std || 0)]);
     return { name: label, paint, points: known.map(([at, cell]) => [at, cell.mean]), band };
