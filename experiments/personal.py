@@ -51,7 +51,9 @@ def watch(seed: int) -> hcfl.Federation:
     arms = np.array(arms)
     back = np.random.default_rng(seed).permutation(np.unique(arms))[:HELD_BACK]
     x = np.concatenate(samples).astype(np.float32)
-    return hcfl.Federation.from_arrays(x, labels, client=arms, test=np.isin(arms, back), name="watch", seed=seed)
+    test = np.isin(arms, back)
+    # A tenth would be twelve samples a client: each would count eight points.
+    return hcfl.Federation.from_arrays(x, labels, client=arms, test=test, name="watch", seed=seed, val_share=0.3)
 
 
 def shown(values: list[float]) -> str:
