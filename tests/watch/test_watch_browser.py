@@ -119,9 +119,8 @@ def test_a_run_is_watched_from_its_first_to_its_last_round(browser, tmp_path):
             (gates / "8").touch()
             shown.wait_for_selector(".chip.state.finished", timeout=20_000)
             shown.locator("[data-figure=accuracy] .reset").click()
-            shown.wait_for_function(
-                "document.querySelector('[data-figure=accuracy] path.line').getAttribute('d').split('L').length === 8"
-            )
+            marks = shown.locator("[data-figure=accuracy] g > circle")  # 8 rounds of Val and of Test
+            marks.nth(15).wait_for(state="attached")
             drawn = shown.evaluate("[...document.querySelectorAll('[data-figure]')].map((one) => one.dataset.figure)")
             assert set(drawn) >= FIGURES
             assert shown.locator("[data-missing]").count() == 0

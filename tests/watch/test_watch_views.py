@@ -176,6 +176,15 @@ def test_ten_thousand_clients_are_summarised():
     assert condensed(small, None) == (small, None, None)
 
 
+def test_the_list_knows_a_configuration_in_any_form(folder):
+    config = hcfl.config.from_flat(method="fedavg", rounds=7, seed=4, data="a " * 90 + "'b'")
+    other = {"method": {"name": "fedavg"}, "data": {"source": config.data.source}, "seed": 4, "training": {"rounds": 7}}
+    for text in (config.to_yaml(), json.dumps(other)):
+        (folder / "config.yaml").write_text(text)
+        about = looked(folder).glance.about
+        assert about == {"method": "fedavg", "data": config.data.source, "seed": 4, "rounds": 7}
+
+
 def test_only_what_changed_is_sent(folder):
     board, sent = Board([folder.parent]), {}
     first = json.loads(news_of_run(board, "runs/run", sent).split("data: ")[1])

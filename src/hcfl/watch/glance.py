@@ -169,10 +169,39 @@ def config_text(place: Place) -> str:
     return text
 
 
+WANTED = {"method": "name", "data": "source", "training": "rounds", "": "seed"}
+"""What the list needs of a configuration, by section."""
+
+
+def _wanted_lines(text: str) -> str:
+    """Return only the lines that the list needs, as runs write them; nothing where they stand in another form.
+
+    Parsing all settings of a hundred runs would take seconds.
+    """
+    section, kept, found = "", list[str](), 0
+    keeping = False
+    for line in text.splitlines():
+        name, continued = line.strip().partition(":")[0], line.startswith("    ")
+        if not line.startswith(" "):
+            section = name
+            keeping = line == f"{name}:" if name in WANTED else line.startswith(f"{WANTED['']}: ")
+        elif not continued:  # a long value goes on in the next line
+            keeping = WANTED.get(section) == name
+        if keeping:
+            kept.append(line)
+            found += not continued
+    return "\n".join(kept) if found == 2 * len(WANTED) - 1 else ""
+
+
 def _about(place: Place) -> Row:
     """Return what the list shows of a configuration; it is not validated, only read."""
     try:
-        values: Any = parse(config_text(place), CONFIG)
+        text = config_text(place)
+        values: Any
+        try:
+            values = parse(_wanted_lines(text), CONFIG)
+        except InputError:  # in another form
+            values = parse(text, CONFIG)
         return {
             "method": str(values["method"]["name"])[:200],
             "data": str(values["data"]["source"])[:200],
