@@ -21,7 +21,7 @@ from tempfile import TemporaryDirectory
 import psutil
 from playwright.sync_api import Page, sync_playwright
 
-RUNS, ROUNDS, TURNS = 100, 40, 2
+RUNS, ROUNDS, TURNS = 100, 30, 1
 HCFL = (sys.executable, "-m", "hcfl.cli")
 
 
