@@ -5,7 +5,7 @@ BIN := .venv/bin
 
 .PHONY: demo test check docs lint types tests fast release setup clean
 
-demo: setup  ## watch HCFL+ find the groups in a federation that one model cannot serve
+demo: .venv/core  ## watch HCFL+ find the groups in a federation that one model cannot serve
 	$(BIN)/hcfl demo
 
 test: setup lint types tests  ## lint, strict types, tests
@@ -42,10 +42,17 @@ docs: setup  ## the documentation as a site, in build/site; a warning is an erro
 setup: .venv/ready  ## the environment in .venv, with hcfl in it
 
 # Debian ships python3 without venv; where it is missing, install it.
-.venv/ready: pyproject.toml constraints.txt
+.venv/made:
 	$(PYTHON) -m venv .venv || { rm -rf .venv; \
 	  $(SUDO) apt-get update -q && $(SUDO) apt-get install -yq python3-venv && $(PYTHON) -m venv .venv; }
-	$(BIN)/pip install -q --disable-pip-version-check -c constraints.txt -e '.[dev,flower]'
+	touch $@
+
+.venv/core: pyproject.toml constraints.txt | .venv/made  # hcfl alone: all that the demo needs
+	$(BIN)/pip install --disable-pip-version-check -c constraints.txt -e .
+	touch $@
+
+.venv/ready: pyproject.toml constraints.txt | .venv/made
+	$(BIN)/pip install --disable-pip-version-check -c constraints.txt -e '.[dev,flower]'
 	touch $@
 
 clean:

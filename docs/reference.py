@@ -1,11 +1,14 @@
 """The reference pages, made from the code: every command, every setting, everything that `hcfl` exports.
 
-A page says where, by a comment such as `<!-- from the code: commands -->`; the site has what is made in its place.
+A page says where, by the comments `<!-- from the code: commands -->` and `<!-- end -->`. What lies between is for
+readers of the files; `python docs/reference.py` writes it. The site makes its own from the same code.
 """
 
 import argparse
+import inspect
 import re
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from types import ModuleType, NoneType, UnionType
 from typing import Any, Literal, Union, get_args, get_origin
 
@@ -15,12 +18,20 @@ from hcfl.cli import build_parser
 from hcfl.config import Config, Section, field_at, flat_fields
 from hcfl.config.sections import Columns
 
-PLACE = re.compile(r"^<!-- from the code: (\w+) -->$", re.MULTILINE)
+PLACE = re.compile(r"^<!-- from the code: (\w+) -->\n.*?^<!-- end -->$", re.MULTILINE | re.DOTALL)
+PAGES = ("settings.md", "commands.md", "api.md")
 
 
 def filled_in(page: str) -> str:
-    """Put what is made from the code into a page."""
+    """Put what is made from the code into a page of the site."""
     return PLACE.sub(lambda place: PARTS[place[1]](), page)
+
+
+def written(page: str) -> str:
+    """Put what is made from the code into the file of a page, as plain Markdown."""
+    return PLACE.sub(
+        lambda place: f"<!-- from the code: {place[1]} -->\n\n{PLAIN[place[1]]().strip()}\n\n<!-- end -->", page
+    )
 
 
 def commands() -> str:
@@ -42,7 +53,11 @@ def leaves(parser: argparse.ArgumentParser, about: str = "") -> Iterator[argpars
 
 def _command(parser: argparse.ArgumentParser) -> str:
     paths = set(flat_fields().values())
-    mine = [action for action in parser._actions if action.dest not in paths and action.dest != "help"]
+    mine = [
+        action
+        for action in parser._actions
+        if action.dest not in paths and action.dest not in ("help", argparse.SUPPRESS)
+    ]
     sections = {action.dest.split(".")[0] for action in parser._actions if action.dest in paths}
     lines = [f"## {parser.prog}", "", _sentence(parser.description or ""), ""]
     if mine:
@@ -149,3 +164,29 @@ PARTS: dict[str, Callable[[], str]] = {
     "tiers": tier_exports,
 }
 """What pages can ask for."""
+
+
+def _listed(module: ModuleType) -> str:
+    """Everything that a module offers: its name with its arguments, and the first sentence of its docstring."""
+    lines = ["| name | what |", "|---|---|"]
+    for name in module.__all__:
+        thing = getattr(module, name)
+        doc = inspect.getdoc(thing) if isinstance(thing, type) or callable(thing) else "Every named method."
+        first = (doc or "").split("\n\n")[0].replace("\n", " ")
+        arguments = f"({', '.join(inspect.signature(thing).parameters)})" if inspect.isfunction(thing) else ""
+        lines.append(f"| `{name}{arguments}` | {_cell(first)} |")
+    return "\n".join(lines)
+
+
+PLAIN: dict[str, Callable[[], str]] = {
+    "commands": commands,
+    "settings": settings,
+    "exports": lambda: _listed(hcfl),
+    "tiers": lambda: _listed(tiers),
+}
+"""The same for readers of the files."""
+
+if __name__ == "__main__":
+    for name in PAGES:
+        file = Path(__file__).parent / name
+        file.write_text(written(file.read_text(encoding="utf-8")), encoding="utf-8")

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from hcfl.data import Federation
     from hcfl.data.tables import Schema
     from hcfl.errors import InputError
-    from hcfl.launch import run
+    from hcfl.launch import resume, run
     from hcfl.methods import METHODS, Method
     from hcfl.runs.load import load
     from hcfl.runs.run import Run
@@ -34,6 +34,7 @@ __all__ = [
     "compare",
     "load",
     "load_model",
+    "resume",
     "run",
 ]
 
@@ -48,6 +49,7 @@ _HOMES = {
     "compare": "hcfl.studies.comparison",
     "load": "hcfl.runs.load",
     "load_model": "hcfl.serving.export",
+    "resume": "hcfl.launch",
     "run": "hcfl.launch",
 }
 
@@ -57,3 +59,8 @@ def __getattr__(name: str) -> Any:
     if name not in _HOMES:
         raise AttributeError(f"module 'hcfl' has no attribute {name!r}")
     return getattr(import_module(_HOMES[name]), name)
+
+
+def __dir__() -> list[str]:
+    """Names for completion, also those that are not imported yet."""
+    return sorted({*globals(), *__all__})

@@ -141,25 +141,37 @@ def run(
 
 
 def resume(
-    path: Path,
+    path: str | Path,
     on_round: OnRound | None = None,
     track: trackers.Wanted = (),
     on_note: Callable[[str], None] = warnings.warn,
     allow_code: bool = False,
     should_stop: ShouldStop | None = None,
+    *,
+    data: Federation | None = None,
+    model: Pair | Builder | None = None,
+    method: Method | None = None,
 ) -> Run:
     """Run the remaining rounds of a run from its newest intact checkpoint, or from the beginning.
 
     `on_note` is called with sentences for the user, such as that a checkpoint is damaged, or that the run is complete.
     Code that the configuration names runs only with `allow_code`: the folder may come from another user. Where
-    `should_stop()` is true after a round, the run is saved and returned there.
+    `should_stop()` is true after a round, the run is saved and returned there. A federation, model or method that was
+    passed to the run as a Python object is not in its folder, and has to be passed again.
+
+    >>> import hcfl
+    >>> run = hcfl.resume("runs/digits-fedavg-seed0")  # doctest: +SKIP
     """
+    path = Path(path)
     with held(path):
         opened = reopen(path)
-    plugins.check_trusted(f"run = {str(path)!r}", opened.config.model_dump(), allow_code)
+    given = {name for name, part in (("data", data), ("model", model), ("method", method)) if part is not None}
+    plugins.check_trusted(f"run = {str(path)!r}", opened.config.model_dump(exclude=given), allow_code)
+    if opened.config.model.name == "custom" and model is None:
+        raise InputError("model = None: the run's model was passed from Python, so it has to be passed again")
     for note in opened.notes:
         on_note(note)
-    config, prepared = opened.config, prepare(opened.config)
+    config, prepared = opened.config, prepare(opened.config, data, model, method)
     prepared = Prepared(config, prepared.setting, opened.state or prepared.state)
     ends = (path / run_folder.SUMMARY, path / run_folder.CHECKPOINT / checkpoint.OUTLINE_FILE)
     if prepared.state.server.round >= config.training.rounds and all(file.exists() for file in ends):

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from hcfl.config import DataConfig
+from hcfl.data import Federation
 from hcfl.data.sources import check_arrays, read, read_npz
 from hcfl.errors import InputError
 
@@ -115,3 +116,10 @@ def test_unknown_sources_are_named():
         InputError, match=r"data.source = 'mnist': must be digits, cifar10, .*there is none of this name"
     ):
         read(DataConfig(source="mnist"))
+
+
+@pytest.mark.parametrize("missing", ["nan", "None", "", " NA "])
+def test_a_missing_label_is_no_class(missing):
+    x, y = np.zeros((6, 2), dtype=np.float32), np.array(["a", "b", "a", missing, "b", "a"])
+    with pytest.raises(InputError, match=r"y\[3\] = '.*', a missing label, as are 1 of 6; leave out samples"):
+        Federation.from_arrays(x, y, client=np.arange(6) % 2)

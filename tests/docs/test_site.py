@@ -85,6 +85,15 @@ def test_nothing_is_loaded_from_a_network(site, pages):
         assert not re.search(r"(url\(|@import)\s*['\"]?(https?:)?//", path.read_text(encoding="utf-8")), path.name
 
 
+def test_the_files_of_the_reference_are_what_the_code_says(monkeypatch):
+    monkeypatch.syspath_prepend(str(ROOT / "docs"))
+    import reference
+
+    for name in reference.PAGES:
+        page = (ROOT / "docs" / name).read_text(encoding="utf-8")
+        assert page == reference.written(page), f"run python docs/reference.py: {name} is out of date"
+
+
 def test_the_reference_has_every_command(pages, site):
     text = (site / "commands.html").read_text(encoding="utf-8")
     headings = re.findall(r"<h2>hcfl ([a-z ]+)<", text)

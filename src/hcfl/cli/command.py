@@ -13,7 +13,7 @@ from rich.console import Console
 
 from hcfl import __version__
 from hcfl.cli import many, runs, theory, watching
-from hcfl.cli.settings import add_allow_code, add_settings, changes_of, config_of, count
+from hcfl.cli.settings import add_allow_code, add_help, add_settings, changes_of, config_of, count
 from hcfl.config import from_flat
 from hcfl.errors import InputError, SavingError
 
@@ -51,7 +51,8 @@ def build_parser() -> argparse.ArgumentParser:
     demo.add_argument("--seed", default=0, help="the seed of everything (default 0)")
     demo.add_argument("--rounds", default=30, help="rounds of each run (default 30)")
 
-    run = commands.add_parser("run", help="run a method", allow_abbrev=False)
+    run = commands.add_parser("run", help="run a method", allow_abbrev=False, add_help=False)
+    add_help(run)
     run.add_argument("method", metavar="METHOD", nargs="?", help="see `hcfl methods`")
     run.add_argument("--out", metavar="FOLDER", type=Path, help="the run folder (default: a new one under runs/)")
     add_settings(run)

@@ -6,20 +6,25 @@ from typing import Any
 
 from rich.console import Console
 
-from hcfl.cli.settings import add_settings, config_of, count
+from hcfl.cli.settings import add_help, add_settings, config_of, count
 from hcfl.errors import InputError
 
 
 def add_commands(commands: Any) -> None:
     """Add them to the command line."""
-    compare = commands.add_parser("compare", allow_abbrev=False, help="run several methods over several seeds")
-    compare.add_argument("methods", metavar="METHOD", nargs="+", help="see `hcfl methods`")
-    sweep = commands.add_parser("sweep", allow_abbrev=False, help="run a method with every combination of settings")
+    compare = commands.add_parser(
+        "compare", allow_abbrev=False, add_help=False, help="run several methods over several seeds"
+    )
+    compare.add_argument("methods", metavar="METHOD", nargs="+", help="see `hcfl methods`; also 'ifca(clusters=2)'")
+    sweep = commands.add_parser(
+        "sweep", allow_abbrev=False, add_help=False, help="run a method with every combination of settings"
+    )
     sweep.add_argument("method", metavar="METHOD", help="see `hcfl methods`")
     sweep.add_argument(
         "--grid", metavar="A=X,Y", action="append", required=True, help="a setting and its values; may be repeated"
     )
     for command in (compare, sweep):
+        add_help(command)
         command.add_argument("--seeds", metavar="N", default=1, help="runs of each, seeds from --seed on (default 1)")
         command.add_argument("--workers", metavar="N", help="runs side by side (default: one for each core)")
         command.add_argument("--out", metavar="FOLDER", type=Path, help="where all goes (default runs/compare)")
@@ -28,15 +33,22 @@ def add_commands(commands: Any) -> None:
 
 def compare(arguments: argparse.Namespace, console: Console) -> None:
     """Show methods side by side."""
+    from hcfl.config import flat_fields
     from hcfl.report.comparison import show
+    from hcfl.studies.comparison import with_settings
 
     for method in arguments.methods:
         if arguments.methods.count(method) > 1:
             raise InputError(f"METHOD {method}: is there twice")
     chosen = []
-    for method in arguments.methods:
-        arguments.method = method
-        chosen.append(((), config_of(arguments)))
+    for text in arguments.methods:
+        arguments.method, own = with_settings(text)
+        paths = flat_fields()
+        for name in own:
+            if name not in paths:
+                raise InputError(f"METHOD {text}: there is no setting {name}")
+        point = (("method", text),) if own else ()
+        chosen.append((point, config_of(arguments, [(paths[name], value) for name, value in own.items()])))
     show("compare", "method", chosen, *_options(arguments), console)
 
 

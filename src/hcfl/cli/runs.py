@@ -46,7 +46,7 @@ def told(console: Console) -> Iterator[None]:
 def assign(arguments: argparse.Namespace, console: Console) -> None:
     """Assign a new client to clusters and show them."""
     from hcfl.data.readers import npz
-    from hcfl.report.assignment import show
+    from hcfl.report.assignment import assignments_table, show
     from hcfl.runs.load import load
 
     run = load(arguments.folder, allow_code=arguments.allow_code, serve=arguments.serve or "best")
@@ -55,11 +55,15 @@ def assign(arguments: argparse.Namespace, console: Console) -> None:
             show(run.assign(arguments.data, unlabelled=arguments.unlabelled), console)
         return
     arrays = npz.read(arguments.data, "data")
-    if "x" not in arrays or not arrays.keys() <= {"x", "y"}:
+    if "x" not in arrays or not arrays.keys() <= {"x", "y", "client"}:
         raise InputError(
             f"data = {str(arguments.data)!r}: has {', '.join(arrays) or 'no arrays'}, "
-            "but a newcomer's file has x and, if it has labels, y"
+            "but a newcomer's file has x, if it has labels y, and if it holds several newcomers client"
         )
+    if "client" in arrays:
+        found = run.assign_each(arrays["x"], arrays["client"], arrays.get("y"), unlabelled=arguments.unlabelled)
+        console.print(assignments_table(found))
+        return
     show(run.assign(arrays["x"], arrays.get("y"), unlabelled=arguments.unlabelled), console)
 
 

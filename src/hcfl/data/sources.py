@@ -194,8 +194,19 @@ def _inputs(name: str, x: NDArray[Any], kind: Kind) -> NDArray[Any]:
     return x[..., None] if kind == "image" and x.ndim == 3 else x
 
 
+MISSING = ("", "nan", "none", "null", "na", "n/a", "<na>")
+"""Names that stand for a label that is not known; they are no class."""
+
+
 def _labels(name: str, y: NDArray[Any]) -> tuple[NDArray[np.int64], tuple[str, ...]]:
     if y.dtype.kind == "U":
+        missing = np.isin(np.char.lower(np.char.strip(y)), MISSING)
+        if missing.any():
+            first = int(np.flatnonzero(missing)[0])
+            raise InputError(
+                f"{name}: y[{first}] = {str(y[first])!r}, a missing label, as are {int(missing.sum())} of {len(y)}; "
+                "leave out samples without a label"
+            )
         names, labels = np.unique(y, return_inverse=True)
         return _two_classes(name, labels.astype(np.int64)), tuple(str(label) for label in names)
     if y.dtype.kind == "f" and np.isfinite(y).all() and (y == np.floor(y)).all():

@@ -236,7 +236,8 @@ def build(name: str, **settings: Any) -> Method:
 
 def _declaration(name: str) -> Callable[..., Method]:
     if name not in METHODS:
-        close = get_close_matches(name.lower(), METHODS, n=1)
-        hint = f"; did you mean {close[0]}?" if close else ""
+        family = [known for known in METHODS if known.startswith(f"{name.lower()}(")]
+        close = family or get_close_matches(name.lower(), METHODS, n=1)
+        hint = f"; did you mean {' or '.join(close)}?" if close else ""
         raise InputError(f"method.name = {name!r}: is not one of {', '.join(METHODS)}{hint}")
     return METHODS[name]

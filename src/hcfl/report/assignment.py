@@ -1,5 +1,8 @@
 """The output of `hcfl assign`: the clusters of a new client."""
 
+from collections.abc import Mapping
+from typing import Any
+
 from rich import box
 from rich.console import Console
 from rich.table import Table
@@ -34,3 +37,15 @@ def show(found: Assignment, console: Console) -> None:
     console.print(f"Cluster {found.cluster}{accuracy}.", highlight=False)
     if found.note:
         console.print(found.note, highlight=False, soft_wrap=True)
+
+
+def assignments_table(found: Mapping[Any, Assignment]) -> Table:
+    """Return a table with a row for each of several new clients."""
+    table = Table(title=f"{len(found)} newcomers", box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
+    for name in ("newcomer", "samples", "cluster", "weight", "accuracy", "by"):
+        table.add_column(name, justify="right")
+    for name, each in found.items():
+        by = f"{each.evidence}, doubtful" if each.doubtful else each.evidence
+        weight = f"{each.weights[each.cluster]:.3f}"
+        table.add_row(str(name), str(each.samples), str(each.cluster), weight, percent(each.accuracy).strip(), by)
+    return table

@@ -133,5 +133,5 @@ def _page(cells: Sequence[Cell], path: Path) -> str:
     if len({task.config.data for task in tasks}) > 1:
         return "No common report: these runs are not over the same data; hcfl report shows each of them."
     labels = [cell.label for cell in cells for _ in cell.tasks]
-    points = {cell.label: cell.point for cell in cells}
+    points = {cell.label: cell.point for cell in cells if ("method", cell.label) not in cell.point}
     return f"Report, for a browser: {page.write([task.folder for task in tasks], path, labels, points)}"

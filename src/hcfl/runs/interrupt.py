@@ -1,5 +1,7 @@
 """SIGINT, SIGTERM and SIGHUP on the command line: the first ends a run after its round, the second ends it at once.
 
+After SIGTERM a round has `GRACE` seconds: what sends it (a service manager, a batch system) kills soon after.
+
 SIGHUP comes when a terminal closes. Signals are handled like this only by the command line, and only while it waits for
 runs. In Python, Ctrl-C is a KeyboardInterrupt in the middle of a round.
 """
@@ -21,6 +23,10 @@ SIGNALS = tuple(signal.Signals[name] for name in ("SIGINT", "SIGTERM", "SIGHUP")
 """Windows has no SIGHUP."""
 
 FIRST_SIGNAL_NOTE = b"hcfl: finishing the round, then ending; once more ends it at once\n"
+
+
+GRACE = 20.0
+"""Seconds that a round has to end after SIGTERM, before the run ends at once; the last checkpoint is kept."""
 
 
 class Interrupted(KeyboardInterrupt):
@@ -74,11 +80,17 @@ def of_many_runs() -> Iterator[None]:
 def _handled(path: Path | None, tolerated: int, exits: bool) -> Iterator[list[int]]:
     """Collect signals; those after the first `tolerated` ones exit or raise. The second restores the defaults."""
     received: list[int] = []
+    waiting: list[threading.Timer] = []
 
     def handle(number: int, frame: FrameType | None) -> None:
         received.append(number)
         if len(received) == 1:
             _tell(2, FIRST_SIGNAL_NOTE)
+            if number == signal.SIGTERM and exits:
+                end = threading.Timer(GRACE, _exit, (Interrupted(number, path),))
+                end.daemon = True  # a round that ends in time ends the process, and this with it
+                end.start()
+                waiting.append(end)
         else:
             for each in previous:
                 signal.signal(each, signal.SIG_DFL)
@@ -94,6 +106,8 @@ def _handled(path: Path | None, tolerated: int, exits: bool) -> Iterator[list[in
     try:
         yield received
     finally:
+        for timer in waiting:
+            timer.cancel()
         for each, handler in previous.items():
             signal.signal(each, handler)
 

@@ -89,6 +89,21 @@ class Run:
 
         return newcomers.assign(self, *self._checked(x, y), unlabelled)
 
+    def assign_each(
+        self, x: ArrayLike, client: ArrayLike, y: ArrayLike | None = None, *, unlabelled: bool = False
+    ) -> "dict[Any, Assignment]":
+        """Find the clusters of several new clients; `client`, (samples,), says which of them holds each sample."""
+        owner = np.asarray(client)
+        inputs, labels = np.asarray(x), None if y is None else np.asarray(y)
+        if owner.shape != inputs.shape[:1]:
+            raise InputError(f"client: has shape {owner.shape}, but there are {len(inputs)} samples")
+        return {
+            name: self.assign(
+                inputs[owner == name], None if labels is None else labels[owner == name], unlabelled=unlabelled
+            )
+            for name in np.unique(owner).tolist()
+        }
+
     def predict(
         self, x: "Inputs", *, client: Any = None, cluster: Any = None, weights: "WeightsLike | None" = None
     ) -> NDArray[Any]:

@@ -2,27 +2,31 @@
 
 import csv
 import json
+import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
+from hcfl import launch
 from hcfl.config import Config, from_flat
 from hcfl.core.record import Row
+from hcfl.data import Federation
 from hcfl.errors import InputError
+from hcfl.methods import Method
+from hcfl.models import Builder, Pair
 from hcfl.privacy.rules import settled
 from hcfl.runs import folder as run_folder
 from hcfl.runs.csv_cells import safe
 from hcfl.runs.prepare import method_of
+from hcfl.runs.run import Run
 from hcfl.studies.jobs import Task
 from hcfl.studies.seeds import OnDone, Statistic, as_texts, run_missing, statistic, tasks_of
 from hcfl.studies.verdict import ahead
 
 if TYPE_CHECKING:
     from pandas import DataFrame
-
-    from hcfl.runs.run import Run
 
 OUT = Path("runs") / "compare"
 """The default folder for runs and tables."""
@@ -42,7 +46,7 @@ class Cell:
     @property
     def label(self) -> str:
         """The name of the row in tables and pictures."""
-        return ", ".join(f"{name}={value}" for name, value in self.point) or self.method
+        return ", ".join(value if name == "method" else f"{name}={value}" for name, value in self.point) or self.method
 
 
 @dataclass(frozen=True)
@@ -212,6 +216,8 @@ class Comparison:
     """Runs that ended, side by side."""
 
     cells: tuple[Cell, ...]
+    played: Mapping[str, list[Run]] | None = field(default=None, repr=False)
+    """The runs, where they were played in this process."""
 
     @cached_property
     def lines(self) -> list[Line]:
@@ -241,6 +247,8 @@ class Comparison:
         """The runs of each row, one for each seed."""
         from hcfl.runs.load import load
 
+        if self.played is not None:
+            return dict(self.played)
         return {
             cell.label: [load(task.folder, allow_code=task.names_code) for task in cell.tasks] for cell in self.cells
         }
@@ -252,15 +260,45 @@ def finished(cells: Sequence[Cell], workers: int | None, on_done: OnDone) -> Com
     return Comparison(tuple(cells))
 
 
+Wanted = Sequence[str | Method] | Mapping[str, Mapping[str, Any]]
+"""Methods to compare: names or objects, or names with settings of their own."""
+
+WITH_SETTINGS = re.compile(r"(?P<name>.+)\((?P<settings>[^()]*=[^()]*)\)")
+
+
+def with_settings(text: str) -> tuple[str, dict[str, str]]:
+    """Read a method with settings of its own, as the command line takes it.
+
+    >>> with_settings("ifca(clusters=2)"), with_settings("hcfl+(fedrc)")
+    (('ifca', {'clusters': '2'}), ('hcfl+(fedrc)', {}))
+    """
+    found = WITH_SETTINGS.fullmatch(text.strip())
+    if found is None:
+        return text, {}
+    pairs = [pair.partition("=") for pair in found["settings"].split(",")]
+    return found["name"], {name.strip().replace("-", "_"): value.strip() for name, _, value in pairs}
+
+
 def compare(
-    methods: Sequence[str], *, seeds: int = 1, out: str | Path = OUT, workers: int | None = None, **settings: Any
+    methods: Wanted,
+    data: str | Path | Federation = "digits",
+    model: str | Pair | Builder = "auto",
+    *,
+    seeds: int = 1,
+    out: str | Path = OUT,
+    workers: int | None = None,
+    **settings: Any,
 ) -> Comparison:
     """Run methods over the same settings and seeds; runs that already have a result in `out` are not repeated.
 
-    Each run has a process of its own, so a script calls this below `if __name__ == "__main__":`.
+    Each run has a process of its own, so a script calls this below `if __name__ == "__main__":`. Where a federation, a
+    model or a method is a Python object, runs are played here, one after another, and always anew.
 
     Args:
-        methods: names of methods, as `hcfl methods` lists them.
+        methods: names of methods, as `hcfl methods` lists them, `Method` objects, or a mapping from names to settings
+            of their own, such as `{"ifca": {"clusters": 2}, "fedavg": {}}`.
+        data: a source's name, a file, or a `Federation`.
+        model: a name, an (extractor, head) pair of modules, or a function that builds one.
         seeds: how many runs each method has, with seeds counted from the setting `seed`.
         out: the folder of all run folders.
         workers: how many runs at a time (default: one for each core).
@@ -277,5 +315,38 @@ def compare(
     for name, number in (("seeds", seeds), ("workers", workers)):
         if number is not None and (not isinstance(number, int) or number < 1):
             raise InputError(f"{name} = {number!r}: must be a whole number from 1 on")
-    chosen: list[tuple[Point, Config]] = [((), from_flat(method=name, **settings)) for name in methods]
+    own = dict(methods) if isinstance(methods, Mapping) else {}
+    wanted = list(methods)
+    if any(isinstance(part, Federation | Method) for part in (data, *wanted)) or not isinstance(model, str):
+        return _played_here(wanted, own, data, model, seeds, Path(out), settings)
+    named = {"data": str(data), "model": model, **settings}
+    chosen: list[tuple[Point, Config]] = []
+    for method in wanted:
+        mine = dict(own.get(str(method), {}))
+        point = ("method", f"{method}({', '.join(f'{k}={v}' for k, v in mine.items())})")
+        chosen.append(((point,) if mine else (), from_flat(method=method, **{**named, **mine})))
     return finished(cells_of(chosen, seeds, Path(out)), workers, lambda task, number, of: None)
+
+
+def _played_here(
+    methods: Sequence[str | Method],
+    own: Mapping[str, Mapping[str, Any]],
+    data: str | Path | Federation,
+    model: str | Pair | Builder,
+    seeds: int,
+    out: Path,
+    settings: Mapping[str, Any],
+) -> Comparison:
+    """Play runs of Python objects in this process: other processes could not have them."""
+    cells, first, runs = [], int(settings.get("seed", 0)), dict[str, list[Run]]()
+    for method in methods:
+        mine = {**settings, **own.get(method, {})} if isinstance(method, str) else dict(settings)
+        label = method if isinstance(method, str) else method.name
+        tasks = []
+        for seed in range(first, first + seeds):
+            folder = run_folder.free_path(out, f"{label}-seed{seed}".replace("/", "-"))
+            played = launch.run(method, data, model, folder, **{**mine, "seed": seed})
+            tasks.append(Task(played.config, folder, keep=True))
+            runs.setdefault(label, []).append(played)
+        cells.append(Cell(label, (), tuple(tasks)))
+    return Comparison(tuple(cells), runs)
