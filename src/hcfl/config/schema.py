@@ -55,7 +55,9 @@ class Config(Section):
         "fp32", description="fp32; on GPUs tf32 and bf16 are faster and coarser (averages and distances stay fp32)"
     )
     compile: bool | None = Field(
-        None, description="batched, on a GPU: compile the network, minutes once; default: images and 20 rounds or more"
+        None,
+        description="batched, on a GPU: compile the network, minutes once; default: images and 20 rounds or more, unless its layers have "
+        "kernels",
     )
     checkpoint_every: int | None = Field(
         None, ge=1, description="rounds between two checkpoints; default: as often as 5% of the time allows"

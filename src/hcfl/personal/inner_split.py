@@ -4,6 +4,7 @@ Val is never used: every training sample is held out once and predicted by what 
 """
 
 from collections.abc import Sequence
+from math import log
 
 import torch
 from torch import Tensor
@@ -26,7 +27,7 @@ def fold_of_each(segments: Segments, seed: int, clients: Sequence[int], folds: i
 
 def held_out_score(log_probs: Tensor, labels: Tensor) -> Tensor:
     """Log max(p(y|x), floor) of the true labels, (samples,), from log p(·|x), (samples, classes)."""
-    return log_probs.gather(1, labels.to(log_probs.device).unsqueeze(1))[:, 0].clamp_min(torch.tensor(FLOOR).log())
+    return log_probs.gather(1, labels.to(log_probs.device).unsqueeze(1))[:, 0].clamp_min(log(FLOOR))
 
 
 def best_candidate(scores: Tensor, segments: Segments) -> Tensor:
