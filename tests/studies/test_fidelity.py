@@ -34,8 +34,9 @@ def shown(fidelity):
     return find
 
 
-def test_the_table_of_the_page_is_that_of_the_runs(fidelity, shown):
-    lines = [line for line in fidelity.lines(*shown("beta-0.2")) if line]
+@pytest.mark.parametrize("study", ["beta-0.2", "beta-0.2-lr-0.06", "beta-0.2-lr-0.1", "beta-0.2-lr-0.1-uniform"])
+def test_the_tables_of_the_page_are_those_of_the_runs(fidelity, shown, study):
+    lines = [line for line in fidelity.lines(*shown(study)) if line]
     assert len(lines) > 3
     assert [line for line in lines if line not in PAGE] == []
 
@@ -49,7 +50,7 @@ def test_the_trials_of_the_page_are_those_of_the_runs(fidelity):
         for name, study in known.items()
     ]
     lines = [line for line in fidelity.one_table(each) if line]
-    assert len(lines) == 14  # twelve trials have been played
+    assert len(lines) == 18  # sixteen trials have been played
     assert [line for line in lines if line not in PAGE] == []
 
 
