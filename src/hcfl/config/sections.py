@@ -155,6 +155,11 @@ class DataConfig(Section):
     noise_rate: float = Field(0.0, ge=0, le=1, description="share of the labels that are flipped")
     val_share: float = Field(0.1, gt=0, lt=1, description="share of each client's samples held out for Val")
     test_share: float = Field(0.2, gt=0, lt=1, description="share set aside for Test where the source has no test set")
+    scale: Literal["standardise", "none"] = Field(
+        "standardise",
+        description="inputs are standardised per channel or feature; none: networks get them as they are, for token "
+        "numbers and the like",
+    )
     test_on: Literal["halves", "tenth"] | None = Field(
         None,
         description="virtual newcomers find their weights on one half of the test set and are measured on the other, "

@@ -305,7 +305,7 @@ def _federation(
         val=tuple(half[1] for half in halves),
         test_x=_rows(x, test) if len(test) else None,
         newcomers=newcomers,
-        scaling=Scaling.of(x, train),
+        scaling=Scaling.none(x) if config.scale == "none" else Scaling.of(x, train),
         class_names=samples.class_names,
         client_names=client_names,
         truth=truth,

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call, vmap
 
-from hcfl.models import BatchNorm, Network, Params, write_out
+from hcfl.models import BatchNorm, Network, Params, parameters_of, write_out
 
 Embed = Callable[[Params, Params, Tensor, Tensor], Tensor]
 """(parameters, statistics, inputs, shares), each with a leading axis of clients → features (clients, batch, …)."""
@@ -115,3 +115,22 @@ def draws(network: Network) -> bool:
     """Whether layers draw random numbers in training: dropout as modules, not before the heads as hcfl does it."""
     modules = (*network.extractor.modules(), *network.head.modules())
     return any(isinstance(module, nn.modules.dropout._DropoutNd) and module.p > 0 for module in modules)
+
+
+def can_be_batched(network: Network, shape: tuple[int, ...]) -> bool:
+    """Whether an extractor can train for several clients at once: tried, since torch has no rule for some layers."""
+    if draws(network):
+        return True  # its clients train one after another anyway, and the user is told
+    copies = {name: torch.stack([tensor, tensor]) for name, tensor in parameters_of(network.extractor).items()}
+    statistics = {name: copies.pop(name) for name in list(copies) if name in network.buffers}
+    trained = {name: tensor.requires_grad_() for name, tensor in copies.items()}
+    try:
+        with warnings.catch_warnings():
+            warnings.filterwarnings("error", message=".*batching rule")  # torch goes on sample by sample, very slowly
+            features = Stacked(network).embed(
+                trained, statistics, torch.zeros(2, 2, *shape), torch.full((2, 2), 0.5), None
+            )
+            torch.autograd.grad(features.sum(), list(trained.values()), allow_unused=True)
+    except (RuntimeError, NotImplementedError, UserWarning):
+        return False
+    return True

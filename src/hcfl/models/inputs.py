@@ -19,6 +19,11 @@ class Scaling:
         return (x.to(torch.float32) - self.mean).div_(self.std)
 
     @classmethod
+    def none(cls, x: Tensor) -> "Scaling":
+        """Leave inputs as they are, but for their type: whole numbers up to 2²⁴ are exact in float32."""
+        return cls(torch.zeros(x.shape[-1]), torch.ones(x.shape[-1]))
+
+    @classmethod
     def of(cls, x: Tensor, parts: Sequence[Tensor]) -> "Scaling":
         """Measure mean and standard deviation of the parts' rows, over everything but the last axis."""
         if x.dtype == torch.uint8:

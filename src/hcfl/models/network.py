@@ -1,7 +1,9 @@
 """A network is a feature extractor φ and a head; parameters are plain dictionaries, passed in by the caller."""
 
+import traceback
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 
 import torch
 from torch import Tensor, nn
@@ -102,8 +104,7 @@ def check_pair(pair: object, shape: tuple[int, ...], classes: int) -> Network:
             features = extractor.eval()(torch.zeros(2, *shape))
             logits = head.eval()(features)
     except Exception as error:  # whatever a user's module raises is the user's to read
-        reason = f"{type(error).__name__}: {error}".strip().splitlines()[0]
-        raise InputError(f"model: it cannot read inputs of shape {shape} ({reason})") from error
+        raise InputError(f"model: it cannot read inputs of shape {shape} ({described_error(error)})") from error
     if not any(True for _ in head.parameters()):
         raise InputError("model: the head has no parameters, so clusters could not differ")
     if not isinstance(features, Tensor) or features.ndim != 2:
@@ -115,6 +116,21 @@ def check_pair(pair: object, shape: tuple[int, ...], classes: int) -> Network:
         values = logits.shape[-1] if isinstance(logits, Tensor) and logits.ndim else _described(logits)
         raise InputError(f"model: its output has {values} values per sample, but the data have {classes} classes")
     return Network(extractor, head)
+
+
+def described_error(error: BaseException) -> str:
+    """Return an error of a user's code in a line, with the file and the line of that code that raised it."""
+    reason = f"{type(error).__name__}: {error}".strip().splitlines()[0]
+    frames = traceback.extract_tb(error.__traceback__)
+    theirs = [frame for frame in frames if not _is_library(frame.filename)]
+    return f"{reason}, in {theirs[-1].filename}, line {theirs[-1].lineno}" if theirs else reason
+
+
+def _is_library(filename: str) -> bool:
+    """Whether code is of an installed package, of this one, or of none: its lines would tell the user nothing."""
+    path = Path(filename)
+    ours = Path(__file__).parents[1]
+    return filename.startswith("<") or "site-packages" in path.parts or ours in path.parents
 
 
 def _described(value: object) -> str:

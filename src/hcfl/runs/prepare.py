@@ -22,6 +22,7 @@ from hcfl.data.readers import cache
 from hcfl.engines import Batched, Private, Sequential
 from hcfl.engines.faulty import with_faults
 from hcfl.engines.recorded import Recorder
+from hcfl.engines.stacked import can_be_batched
 from hcfl.errors import InputError
 from hcfl.methods import Method, choices
 from hcfl.models import (
@@ -37,6 +38,7 @@ from hcfl.models import (
 )
 from hcfl.models.ensemble import initialise
 from hcfl.models.layers import has_kernels
+from hcfl.models.network import described_error
 from hcfl.models.precision import check_precision
 from hcfl.personal.measuring import PersonalParts
 from hcfl.privacy.rules import check_model, settled
@@ -79,6 +81,10 @@ def prepare(
 
     training = filled_training(config.training, federation)
     engine, compiled = chosen_engine(config, template, device)
+    if engine == "batched" and model_settings.name not in MODELS and not can_be_batched(template, federation.shape):
+        engine, compiled = "sequential", False
+        told = "the model cannot be trained for several clients at once, so clients train one after another"
+        federation = replace(federation, notes=(*federation.notes, told))
     config = config.model_copy(
         update={
             "method": method_settings,
@@ -240,7 +246,7 @@ def _example(model: Builder | Pair, federation: Federation) -> object:
     except InputError:
         raise
     except Exception as error:  # show the user what the user's function raised
-        raise InputError(f"model: building it failed ({type(error).__name__}: {error})") from error
+        raise InputError(f"model: building it failed ({described_error(error)})") from error
 
 
 def _device(name: str) -> torch.device:

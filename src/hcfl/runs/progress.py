@@ -52,6 +52,25 @@ def percent(value: float | None) -> str:
     return "    –" if value is None else f"{100 * value:4.1f}%"
 
 
+BARS = "▁▂▃▄▅▆▇█"
+SPARK_WIDTH = 16
+"""The number of rounds that the line of Val shows."""
+
+
+def sparkline(values: Sequence[float | None]) -> str:
+    """Return the last values as a line of bars, the lowest and the highest of them at its ends.
+
+    >>> sparkline([0.1, 0.2, None, 0.8])
+    '▁▂█'
+    """
+    known = [value for value in values if value is not None][-SPARK_WIDTH:]
+    if len(known) < 2:
+        return ""
+    low, high = min(known), max(known)
+    step = (len(BARS) - 1) / (high - low) if high > low else 0.0
+    return "".join(BARS[round((value - low) * step)] for value in known)
+
+
 @contextmanager
 def show(title: str, rounds: int, console: Console) -> Iterator[OnRound]:
     """Give a function that shows each round as it ends."""
@@ -66,8 +85,12 @@ def show(title: str, rounds: int, console: Console) -> Iterator[OnRound]:
         ) as progress:
             task = progress.add_task(escape(title), total=rounds, numbers="")
 
+            vals: list[float | None] = []
+
             def live(record: Record) -> None:
-                progress.update(task, completed=record.round, numbers=describe_round(record))
+                vals.append(record.val)
+                numbers = f"{describe_round(record)}  {sparkline(vals)}"
+                progress.update(task, completed=record.round, numbers=numbers)
                 for change in describe_changes(record.changes):
                     progress.console.print(f"  round {record.round}: {change}", style="cyan")
 
