@@ -56,8 +56,8 @@ class Config(Section):
     )
     compile: bool | None = Field(
         None,
-        description="batched, on a GPU: compile the network, minutes once; default: images and 20 rounds or more, unless its layers have "
-        "kernels",
+        description="batched, on a GPU: compile the network, minutes once; default: images and 20 rounds or more, "
+        "unless its layers have kernels",
     )
     checkpoint_every: int | None = Field(
         None, ge=1, description="rounds between two checkpoints; default: as often as 5% of the time allows"
