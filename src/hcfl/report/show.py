@@ -12,7 +12,7 @@ from hcfl.config import Config
 from hcfl.launch import execute, resume
 from hcfl.report import page, plots, tables
 from hcfl.runs import folder as run_folder
-from hcfl.runs import interrupt, progress
+from hcfl.runs import interrupt, progress, round_estimate
 from hcfl.runs.folder import place_of
 from hcfl.runs.loop import OnRound, ShouldStop
 from hcfl.runs.prepare import prepare
@@ -71,6 +71,8 @@ def _run(config: Config, out: Path | None, console: Console, track: Sequence[str
     prepared = prepare(config)
     for note in prepared.setting.federation.notes:
         _note(console, note)
+    if (told := round_estimate.sentence(prepared)) is not None:
+        _note(console, told)
     path = out or place_of(prepared.config)
     with _shown(config, path, console) as (on_round, should_stop):
         return execute(prepared, path, on_round, track, should_stop)
