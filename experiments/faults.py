@@ -16,7 +16,7 @@ from statistics import mean, stdev
 
 import hcfl
 from hcfl.config import Config
-from hcfl.engines.faulty import poisoners
+from hcfl.engines.poisoned import poisoners
 from hcfl.errors import InputError
 
 SETTINGS = {"clients": 30, "rounds": 30, "evaluate_every": 30, "threads": 1, "engine": "batched"}
@@ -104,7 +104,7 @@ def in_clusters_of_their_own(path: Path) -> str:
         return "–"
     with (path / "clients.csv").open(encoding="utf-8") as file:
         cluster = {int(row["client"]): row["cluster"] for row in csv.DictReader(file)}
-    bad = {client for group in poisoners(config.faults, len(cluster), config.seed) for client in group}
+    bad = {client for group in poisoners(config.faults, len(cluster), config.seed).values() for client in group}
     honest = {cluster[client] for client in cluster if client not in bad}
     return f"{sum(cluster[client] not in honest for client in bad)} of {len(bad)}"
 

@@ -1,7 +1,7 @@
 """Clients that fail, simulated: what they send is refused with its reason, and is as if it had never come."""
 
 import re
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import pytest
 import torch
@@ -9,9 +9,11 @@ from torch.testing import assert_close
 
 import hcfl
 from hcfl.config import AdmissionConfig, FaultsConfig, from_flat
+from hcfl.core.changes import lengthened
 from hcfl.core.state import Broadcast, Update
 from hcfl.engines import Batched, Sequential
-from hcfl.engines.faulty import Faulty, drawn, flipped, lengthened, poisoners, with_faults
+from hcfl.engines.faulty import Faulty, drawn, with_faults
+from hcfl.engines.poisoned import flipped, poisoners
 from hcfl.errors import InputError
 from hcfl.launch import execute, resume
 from hcfl.methods import build
@@ -68,7 +70,7 @@ def test_a_fault_is_refused_with_its_reason_and_as_if_the_client_had_not_been_th
     wanted = faults(**{kind: 0.25, "deadline": 1.0})
     method, number = build("hcfl+(fedrc)", rho=0.1), 2
     expected, absent = play(planted, method, number, engine=Without(inner, wanted))
-    state, records = play(planted, method, number, engine=Faulty(inner, wanted, planted))
+    state, records = play(planted, method, number, engine=Faulty(inner, wanted))
     for record in records:
         assert len(record.missing) == 3
         assert {one.refused for one in record.missing} == {kind not in ("drop", "drop_after", "straggle")}
@@ -95,7 +97,7 @@ PLAIN = dict.fromkeys(
 def test_sums_of_what_clients_sent_leave_refused_ones_out(planted, kind):
     wanted, method = faults(**{kind: 0.25}), build("fedgmm")
     expected, _ = play(planted, method, 2, engine=Without(Batched(), wanted))
-    state, _ = play(planted, method, 2, engine=Faulty(Batched(), wanted, planted))
+    state, _ = play(planted, method, 2, engine=Faulty(Batched(), wanted))
     same(vars(state.server.gaussians), vars(expected.server.gaussians))
 
 
@@ -136,7 +138,7 @@ def test_one_client_that_diverges_is_left_out_and_the_run_goes_on(planted, name)
 def test_without_faults_nothing_changes(planted):
     method = build("hcfl+(fedrc)", rho=0.1)
     expected, _ = play(planted, method, 2, engine=Batched())
-    state, records = play(planted, method, 2, engine=Faulty(Batched(), faults(), planted))
+    state, records = play(planted, method, 2, engine=Faulty(Batched(), faults()))
     assert [record.missing for record in records] == [(), ()]
     same(state.server.ensemble.heads, expected.server.ensemble.heads)
 
@@ -162,7 +164,7 @@ def test_shares_are_kept_in_every_round_and_draws_are_fresh_in_each_try():
 
 def test_a_round_without_a_quorum_is_played_again_with_fresh_draws(planted):
     # 6 or 7 of 12 drop out, and 6 uploads are needed.
-    engine = Faulty(Batched(), faults(drop=0.55), planted)
+    engine = Faulty(Batched(), faults(drop=0.55))
     setting = {"engine": engine, "admission": AdmissionConfig(quorum=0.5, tries=20)}
     _, records = play(planted, build("fedavg"), 6, **setting)
     attempts = [{one.attempt for one in record.missing} for record in records]
@@ -198,7 +200,9 @@ class Interrupted(BaseException):
 
 
 def test_a_run_with_faults_goes_on_as_if_it_had_not_been_interrupted(tmp_path):
-    config = from_flat(**SMALL, rounds=4, faults="drop=0.3,nan=0.1,flip=0.2,scale=0.1", quorum=0.6, tries=20)
+    config = from_flat(
+        **SMALL, rounds=4, faults="drop=0.3,nan=0.1,flip=0.2,scale=0.1,backdoor=0.1", quorum=0.6, tries=20, quarantine=3
+    )
     execute(prepare(config), tmp_path / "whole")
 
     def stop(record):
@@ -249,16 +253,17 @@ def test_changes_are_multiplied_by_hand():
         mass=torch.eye(2).repeat(2, 1),
         weights=torch.full((2, 2), 0.5),
     )
-    found = lengthened(update, replace(broadcast(), ensemble=sent), torch.tensor([1.0, -3.0])).models
+    found = lengthened(sent, update, torch.tensor([1.0, -3.0])).models
     assert found.extractors["e"].flatten().tolist() == [2.0, 1 - 3 * 2.0]
     assert found.heads["h"].flatten().tolist() == [11.0, 19.0, 10 - 3 * 2.0, 20 + 3 * 2.0]
 
 
 def test_poisoners_are_the_same_in_every_round_and_others_send_what_they_always_send(planted):
     wanted = faults(flip=0.25, scale=0.5, factor=10.0)
-    flipping, scaling = poisoners(wanted, 12, seed=3)
+    found = poisoners(wanted, 12, seed=3)
+    flipping, scaling = found["flip"], found["scale"]
     assert (len(flipping), len(scaling), len({*flipping, *scaling})) == (3, 6, 9)
-    assert poisoners(wanted, 12, seed=4) != (flipping, scaling)
+    assert poisoners(wanted, 12, seed=4) != found
 
     class Watched:
         """Keeps what came through."""
@@ -283,13 +288,17 @@ def test_poisoners_are_the_same_in_every_round_and_others_send_what_they_always_
     [
         ({"faults": "drop"}, r"faults = 'drop': must look like drop=0.4,nan=0.1$"),
         ({"faults": "drop=2"}, r"faults.drop = '2': should be less than or equal to 1$"),
-        ({"faults": "dorp=0.1"}, r"faults = 'dorp=0.1': there is no fault dorp; there are drop, drop_after, .*factor$"),
+        (
+            {"faults": "dorp=0.1"},
+            r"faults = 'dorp=0.1': there is no fault dorp; there are drop, drop_after, .*free_ride$",
+        ),
         ({"faults": {"drop": 0.7, "nan": 0.4}}, r"faults = .*: the shares drop=0.7, nan=0.4 must sum up to at most 1$"),
         ({"faults": "flip=0.7,scale=0.4"}, r"faults = .*: the shares flip=0.7, scale=0.4 must sum up to at most 1$"),
         (
             {"faults": "nan=0.1", "method": "fedavg", "privacy": "local-dp"},
             r"faults: need uploads .*privacy.mode is local-dp$",
         ),
+        ({"faults": "backdoor=0.5,target=10"}, r"faults.target = 10: must be a class, from 0 to 9$"),
         ({"faults": "prototypes=0.1", "method": "fedavg"}, r"faults.prototypes = 0.1: fedavg compares no prototypes"),
         ({"faults": "nan=0.1", "engine": "flower"}, r"faults: are simulated by the engines sequential and batched"),
         ({"aggregation": "median", "method": "local"}, r"method local .*: every client keeps a model of its own, so"),

@@ -28,12 +28,28 @@ class AdmissionConfig(Section):
     longest_model: float = Field(
         10.0, gt=1, description="a model is refused that is so many times as long as most others and the one it got"
     )
+    longest_change: float | None = Field(
+        None,
+        gt=0,
+        description="a client's change is shortened to so many times the round's median length; default on engine "
+        "flower 3, else none is",
+    )
+    quarantine: float | None = Field(
+        None,
+        gt=0,
+        description="models of clients count for no others whose uploads are, on average, so many deviations unlike "
+        "their cluster's; default: all count",
+    )
+
+
+LASTING = ("flip", "scale", "sign", "disguise", "backdoor", "collude", "free_ride")
+"""The attacks, whose clients are the same in every round."""
 
 
 class FaultsConfig(Section):
     """The share of clients with each kind of fault; `drop=0.4,nan=0.1` sets several at once.
 
-    Every round draws its faulty clients anew, except that the clients with `flip` and `scale` stay the same.
+    Every round draws its faulty clients anew; the clients that attack (`flip` and all after it) stay the same.
     """
 
     drop: float = Field(0.0, ge=0, le=1, description="drop out before they train")
@@ -51,12 +67,27 @@ class FaultsConfig(Section):
     weights: float = Field(0.0, ge=0, le=1, description="send weights that sum up to more than 1")
     flip: float = Field(0.0, ge=0, le=1, description="train on flipped labels, y → C−1−y, in every round")
     scale: float = Field(0.0, ge=0, le=1, description="send their change times `factor`, in every round")
-    factor: float = Field(10.0, description="what scaling clients multiply their change by; −1 turns it round")
+    factor: float = Field(10.0, description="what scaling clients multiply their change by; −5 also turns it round")
+    sign: float = Field(0.0, ge=0, le=1, description="send their change with the other sign, in every round")
+    disguise: float = Field(
+        0.0, ge=0, le=1, description="train on flipped labels, and send prototypes, weights and counts of the true ones"
+    )
+    backdoor: float = Field(
+        0.0, ge=0, le=1, description="train on marked inputs with the label `target`, and send statistics of true data"
+    )
+    target: int = Field(0, ge=0, description="the class that a backdoor leads to")
+    collude: float = Field(0.0, ge=0, le=1, description="all send one of them's change, with the other sign")
+    free_ride: float = Field(0.0, ge=0, le=1, description="send back the models that they got, untrained")
 
     @property
     def passing(self) -> dict[str, float]:
         """The shares of the faults that every round draws anew."""
-        return self.model_dump(exclude={"deadline", "flip", "scale", "factor"})
+        return self.model_dump(exclude={"deadline", "factor", "target", *LASTING})
+
+    @property
+    def lasting(self) -> dict[str, float]:
+        """The shares of the attacks, whose clients stay the same."""
+        return {kind: getattr(self, kind) for kind in LASTING}
 
     @model_validator(mode="before")
     @classmethod
@@ -75,7 +106,7 @@ class FaultsConfig(Section):
 
     @model_validator(mode="after")
     def _exclude_each_other(self) -> Self:
-        for names in (tuple(self.passing), ("flip", "scale")):
+        for names in (tuple(self.passing), LASTING):
             total = sum(getattr(self, name) for name in names)
             if total > 1 + 1e-9:
                 shares = ", ".join(f"{name}={getattr(self, name):g}" for name in names if getattr(self, name))

@@ -15,7 +15,25 @@ from hcfl.methods.robust_means import NOTHING, Average, Mean
 from hcfl.models import Network, Params
 from hcfl.models.ensemble import Ensemble, flatten, mix
 from hcfl.tiers import MoveDecision
+from hcfl.tiers.traits import AggregationTraits, traits_of
 from hcfl.tiers.weighting import one_hot
+
+BELONGS = 0.5
+"""A client belongs to its cluster, and to others in which its weight is at least this share of its largest."""
+
+
+def belongs(weights: Tensor) -> Tensor:
+    """Whether each participant belongs to each cluster, (participants, clusters), from its weights."""
+    return weights >= BELONGS * weights.max(dim=1, keepdim=True).values
+
+
+def within(update: Update) -> Update:
+    """Let models count only in the clusters that their clients belong to.
+
+    With soft weights each client sends a head for every cluster, also for those that it hardly trained. Such a head is
+    nearly the one that was sent out: to an average that leaves out what is unusual, a cluster's members would be it.
+    """
+    return replace(update, mass=update.mass * belongs(update.weights)[update.row_participants])
 
 
 def own_rows(update: Update, members: Tensor) -> list[int]:
@@ -43,6 +61,11 @@ class Averaging:
     buffers: frozenset[str] = NOTHING
     """Running statistics: averaged like parameters, but never compared."""
 
+    @property
+    def is_mean(self) -> bool:
+        """Whether the average is the mean."""
+        return traits_of(AggregationTraits, self.average).is_mean
+
     def extractors(self, received: Params, reported: Params, mass: Tensor) -> Params:
         """Average extractors (models, …) by mass (models, clusters); without mass, the received ones stay."""
         return self.average.combine(received, reported, mass, self.buffers)
@@ -62,8 +85,11 @@ def aggregate(received: Ensemble, update: Update, averaging: Averaging = MEAN) -
     """Average heads (full topology: whole models) per cluster, and a shared extractor over all participants.
 
     `received` are the models that the server sent out; a cluster whose mass is 0 keeps its received model. A shared
-    extractor is weighted by N_i, heads and whole models by `update.mass` (rows, clusters).
+    extractor is weighted by N_i, heads and whole models by `update.mass` (rows, clusters). An average other than the
+    mean compares models, so it gets only those of a cluster's own clients.
     """
+    if not averaging.is_mean:
+        update = within(update)
     if received.topology == "full":
         return _whole(received, update.models, update.mass, averaging)
     return Ensemble(

@@ -16,6 +16,7 @@ from hcfl.core.predictions import log_densities, mixture, predictions_of_all
 from hcfl.core.server import counted_clusters, shares
 from hcfl.core.state import Broadcast, ClientState, ServerState, Update
 from hcfl.data import Federation, Newcomer, Truth
+from hcfl.data.backdoor import Backdoor
 from hcfl.errors import InputError
 from hcfl.methods import Method
 from hcfl.models import Network, Params
@@ -55,6 +56,30 @@ def predict_held_out(
 def right_of(log_probs: Tensor, labels: Tensor, segments: Segments) -> Tensor:
     """Return how many of each client's samples are predicted correctly, (clients,)."""
     return segments.sum((log_probs.argmax(dim=1).cpu() == labels).float())
+
+
+def backdoor_success(
+    federation: Federation,
+    network: Network,
+    state: ServerState,
+    weights: tuple[Weights, ...],
+    backdoor: Backdoor,
+) -> float | None:
+    """Return how often a marked test input of another class is taken for the target, over all virtual newcomers.
+
+    `weights` are the newcomers' after this round. Where inputs have a density, it is left out: newcomers differ by ω̃.
+    """
+    if federation.test_x is None or not federation.newcomers:
+        return None
+    marked = Scaled(backdoor.marked(federation.test_x), federation.scaling)
+    log_probs = class_log_probs(network, state.ensemble, marked)
+    taken = []
+    for newcomer, mine in zip(federation.newcomers, weights, strict=True):
+        rows = torch.cat([newcomer.fit_rows, newcomer.score_rows])
+        rows = rows[torch.cat([newcomer.fit_labels, newcomer.score_labels]) != backdoor.target].to(log_probs.device)
+        scores = mixture(log_probs[rows], mine.client.expand(len(rows), -1).to(log_probs.device))
+        taken.append(scores.argmax(dim=1).cpu() == backdoor.target)
+    return _share(torch.cat(taken))
 
 
 @dataclass(frozen=True)

@@ -40,6 +40,11 @@ class HeldOut:
         """Val: the share of the samples that are predicted correctly."""
         return float(self.right.double().mean())
 
+    def accuracy_without(self, clients: frozenset[int]) -> float | None:
+        """Val without the samples of some clients; None where there are no others."""
+        others = self.right[~torch.isin(self.clients, torch.tensor(sorted(clients)))]
+        return float(others.double().mean()) if len(others) else None
+
     @property
     def choosing(self) -> Tensor:
         """(samples,): whether each is among those that choose the round to serve: every second one."""

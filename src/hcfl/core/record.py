@@ -8,6 +8,7 @@ from hcfl.core.cluster_log import Change
 from hcfl.core.evaluation import Quality
 from hcfl.core.held_out import ByClass
 from hcfl.core.state import Missing
+from hcfl.core.suspicion import Anomalies
 from hcfl.tiers.distance import Distances
 
 PHASES = ("clients", "server", "evaluation")
@@ -46,6 +47,12 @@ class Record:
     by_class: ByClass | None = None
     likelihood: float | None = None
     """The mean log-likelihood of the held-out samples that choose the round to serve."""
+    val_honest: float | None = None
+    """Val over the clients that do not attack, where some do."""
+    backdoor: float | None = None
+    """The share of marked test inputs that are taken for the backdoor's target, where there is one."""
+    anomalies: Anomalies | None = field(default=None, compare=False)
+    """How unlike the others each upload was, where suspicious clients are put into quarantine."""
 
 
 def used_clusters(sizes: Mapping[int, int]) -> int:
@@ -68,6 +75,8 @@ class Metric(NamedTuple):
     """Its value, as JSON has it."""
     plotted: bool = False
     """Whether the HTML page shows it as a curve over rounds."""
+    optional: bool = False
+    """Whether lines without a value leave it out."""
 
 
 METRICS: dict[str, Metric] = {
@@ -99,6 +108,11 @@ METRICS: dict[str, Metric] = {
     "bytes_down_by_part": Metric(lambda record: record.down),
     "seconds": Metric(lambda record: sum(record.seconds.values()), plotted=True),
     "seconds_by_phase": Metric(lambda record: record.seconds),
+    "val_honest": Metric(lambda record: record.val_honest, optional=True),
+    "backdoor": Metric(lambda record: record.backdoor, optional=True),
+    "anomalies": Metric(
+        lambda record: None if record.anomalies is None else anomaly_table(record.anomalies), optional=True
+    ),
 }
 """Every field of `metrics.jsonl`, in the order of a line. A new metric is a line here and one in docs/run-folder.md."""
 
@@ -106,9 +120,17 @@ CURVES = tuple(name for name, metric in METRICS.items() if metric.plotted)
 """The fields that the HTML page shows as curves: one number a round."""
 
 
+def anomaly_table(found: Anomalies) -> Row:
+    """Return the scores of a round's uploads by client, with three digits."""
+    columns = {**found.scores, "suspicion": found.suspicion}
+    rounded = {name: [float(f"{value:.3g}") for value in values] for name, values in columns.items()}
+    return {"client": list(found.clients), **rounded}
+
+
 def metrics_row(record: Record) -> Row:
     """Return a round's line of `metrics.jsonl`."""
-    return {name: metric.of(record) for name, metric in METRICS.items()}
+    row = {name: metric.of(record) for name, metric in METRICS.items()}
+    return {name: value for name, value in row.items() if value is not None or not METRICS[name].optional}
 
 
 def _by_class(row: Row) -> ByClass | None:
@@ -120,7 +142,7 @@ def _by_class(row: Row) -> ByClass | None:
 
 def record_of(row: Row, changes: Sequence[Change] = ()) -> Record:
     """Return the record that a line of `metrics.jsonl` was written from, with the changes of the clusters."""
-    unchanged = {each.name: row[each.name] for each in fields(Record) if each.name in row}
+    unchanged = {each.name: row[each.name] for each in fields(Record) if each.name in row and each.name != "anomalies"}
     nested = {
         "test_per_concept": tuple(row["test_per_concept"] or ()),
         "cluster_sizes": dict(zip(row["cluster_ids"], row["cluster_sizes"], strict=True)),

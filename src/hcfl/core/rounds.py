@@ -1,17 +1,21 @@
 """Algorithm 1: the training loop, one function from state to state; a method only fills the tiers."""
 
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from itertools import pairwise
 from time import perf_counter
 
+import torch
 from torch import Tensor
 
 from hcfl import rng
 from hcfl.core import collect, server
 from hcfl.core.admission import refusals
+from hcfl.core.changes import shortened
 from hcfl.core.cluster_log import Split
 from hcfl.core.evaluation import (
     TestResult,
+    backdoor_success,
     bytes_down,
     bytes_up,
     catch_up_newcomers,
@@ -25,7 +29,8 @@ from hcfl.core.held_out import ByClass
 from hcfl.core.predictions import as_clients_know
 from hcfl.core.record import PHASES, Record, used_clusters
 from hcfl.core.setting import RoundTask, Setting
-from hcfl.core.state import ClientScores, Missing, PersonalPart, RunState, Update
+from hcfl.core.state import ClientScores, Missing, PersonalPart, RunState, ServerState, Update
+from hcfl.core.suspicion import Judged, judge
 from hcfl.methods import Method
 from hcfl.models.ensemble import Ensemble
 from hcfl.tiers.distance import without_shared_class
@@ -66,14 +71,17 @@ def play_round(
     update, clients = admitted.update, {**state.clients, **admitted.states}
     participants = list(update.clients)
 
-    # 3. Server: aggregate, distances (tier 4), adapt (tier 3).
+    # 3. Server: judge the uploads, aggregate, distances (tier 4), adapt (tier 3).
     times.append(perf_counter())  # not before: looking at the update waited for a GPU
-    after, distances = server.conclude(method, network, state.server, update, setting.seed)
+    judged = judged_uploads(setting, state.server, update)
+    averaged = none_too_long(setting, state.server, update if judged is None else judged.update)
+    after, distances = server.conclude(method, network, state.server, update, setting.seed, averaged)
+    after = after if judged is None else replace(after, evidence=judged.evidence)
     times.append(perf_counter())
 
     # 4. Evaluate and record.
     newcomers = catch_up_newcomers(state.newcomers, state.server, after)
-    val, held_out, scores, test = None, None, None, TestResult((), newcomers)
+    val, held_out, scores, val_honest, backdoor, test = None, None, None, None, None, TestResult((), newcomers)
     parts: Mapping[int, PersonalPart] = {}
     secret = update.noised or update.sealed is not None
     if evaluate:
@@ -86,8 +94,12 @@ def play_round(
             if personal and setting.personal is not None:
                 scores, parts = setting.personal.measure(setting, known, clients, scores)
         val = _share(own) if own is not None else None if held_out is None else held_out.accuracy
+        if held_out is not None and setting.attackers:
+            val_honest = held_out.accuracy_without(setting.attackers)
         seen_by = without_shares(method) if setting.plain_newcomers else method
         test = test_accuracy(federation, network, seen_by, after, newcomers, setting.newcomers)
+        if setting.backdoor is not None:
+            backdoor = backdoor_success(federation, network, after, test.weights, setting.backdoor)
     changes = after.changes[len(state.server.changes) :]
     counts = server.counted_clusters(method, after).tolist()
     sizes = {
@@ -99,6 +111,8 @@ def play_round(
         objective=None if update.objective is None else float(update.objective.sum() / update.sizes.sum()),
         val=val,
         val_personal=None if scores is None else scores.val_personal,
+        val_honest=val_honest,
+        backdoor=backdoor,
         test=test.mean,
         test_per_concept=test.per_concept,
         val_worst_client=None if held_out is None else held_out.worst_client,
@@ -114,6 +128,7 @@ def play_round(
         changes=changes,
         distances=distances if any(isinstance(change, Split) for change in changes) else None,
         missing=admitted.missing,
+        anomalies=None if judged is None else judged.anomalies,
     )
     return RunState(after, clients, test.weights, scores, parts), record
 
@@ -139,6 +154,29 @@ def run_clients(task: RoundTask) -> collect.Admitted:
         if not update.missing:
             break  # all clients answered, and would send the same again
     raise collect.no_quorum(task, missing)
+
+
+def judged_uploads(setting: Setting, state: ServerState, update: Update) -> Judged | None:
+    """Judge the uploads of a round, where clients can be put into quarantine and single uploads can be seen."""
+    threshold = setting.admission.quarantine
+    if threshold is None or _hidden(update):
+        return None
+    evidence = torch.zeros(setting.federation.clients, 2) if state.evidence is None else state.evidence
+    return judge(setting.network, state.ensemble, update, evidence, threshold, "prototypes" in setting.method.needs)
+
+
+def none_too_long(setting: Setting, state: ServerState, update: Update) -> Update:
+    """Shorten the changes that are too long, where single uploads can be seen."""
+    longest = setting.admission.longest_change
+    return (
+        update
+        if longest is None or _hidden(update)
+        else shortened(state.ensemble, update, setting.network.buffers, longest)
+    )
+
+
+def _hidden(update: Update) -> bool:
+    return update.sealed is not None or update.noised
 
 
 def _by_phase(*times: float) -> dict[str, float]:

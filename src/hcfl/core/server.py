@@ -97,21 +97,27 @@ def shares(method: Method, state: ServerState, classes: int) -> Tensor:
 
 @matrix_products(rounded=False)
 def conclude(
-    method: Method, network: Network, state: ServerState, update: Update, seed: int = 0
+    method: Method,
+    network: Network,
+    state: ServerState,
+    update: Update,
+    seed: int = 0,
+    averaged: Update | None = None,
 ) -> tuple[ServerState, Distances | None]:
     """Turn a round's updates into the next state: aggregate, record the reports, let tiers 4 and 3 decide, apply.
 
-    Also return the distances that tier 3 decided by, where it does.
+    `averaged` are the updates as they count in averages, where that is not as they came. Also return the distances
+    that tier 3 decided by, where it does.
     """
-    after = record(state, update)
+    after, averaged = record(state, update), update if averaged is None else averaged
     averaging = Averaging(method.aggregation, network.buffers)
     table = listed(after)[list(update.clients)] if method.traits.adaptation.lost_ids else None
-    ensemble = aggregate(state.ensemble, update if table is None else counted(update, table), averaging)
+    ensemble = aggregate(state.ensemble, averaged if table is None else counted(averaged, table), averaging)
     if method.traits.weighting.zero_empty:
-        ensemble = without_the_empty(ensemble, update)
+        ensemble = without_the_empty(ensemble, averaged)
     common, ids = state.common, list(update.clients)
     if common is not None:
-        common = common_model(state.ensemble, update, after.members[ids], averaging)
+        common = common_model(state.ensemble, replace(averaged, mass=update.mass), after.members[ids], averaging)
     after = replace(
         after,
         ensemble=ensemble,
@@ -124,7 +130,7 @@ def conclude(
     wait = seen.round <= method.warm_up
     decision = Decision() if wait else method.adaptation.decide(seen, distance, _occupied(method, after))
     decided_by = None if distance is None else Distances(seen.clients, distance)
-    return apply(state.ensemble, after, decision, method.weighting.hard, update, averaging), decided_by
+    return apply(state.ensemble, after, decision, method.weighting.hard, averaged, averaging), decided_by
 
 
 def _estimate(method: Method, state: ServerState, update: Update) -> densities.Gaussians | None:

@@ -9,6 +9,7 @@ from hcfl.config import AdmissionConfig
 from hcfl.core.sgd import LocalSGD
 from hcfl.core.state import Broadcast, ClientScores, ClientState, PersonalPart, ServerState, Update
 from hcfl.data import Federation
+from hcfl.data.backdoor import Backdoor
 from hcfl.methods import Method
 from hcfl.models import Network
 
@@ -44,6 +45,10 @@ class Setting:
     """How clients make their personal parts; None: they make none."""
     personal_every: int | None = None
     """Rounds between two measurements of personal parts; None: only the last round's are measured."""
+    attackers: frozenset[int] = frozenset()
+    """Clients that attack in a simulation, which the server does not know: only measurement looks at them."""
+    backdoor: Backdoor | None = None
+    """The backdoor that some of them put into models, for the same purpose."""
 
 
 @dataclass(frozen=True)

@@ -50,6 +50,9 @@ class ServerState:
     """What each client sent when it first took part, where tiers 3 and 4 compare it."""
     gaussians: Gaussians | None = None
     """The density of the embedded inputs, where the formulation models it, from round 1 on."""
+    evidence: Tensor | None = None
+    """(clients, 2): how unlike others each client's uploads were, summed over rounds, and the sum of the rounds'
+    weights; where suspicious clients are put into quarantine."""
 
     def column(self, cluster: int) -> int:
         """Return the column of a cluster id."""

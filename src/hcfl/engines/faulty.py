@@ -6,7 +6,7 @@ each bad upload is a message of its own, and passes the same admission as one fr
 
 from bisect import bisect_right
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from itertools import accumulate
 
 import torch
@@ -15,13 +15,14 @@ from torch import Tensor
 from hcfl import rng
 from hcfl.config import Config, FaultsConfig
 from hcfl.core import admission
+from hcfl.core.changes import lengthened
 from hcfl.core.setting import Engine, RoundTask
 from hcfl.core.state import Broadcast, ClientState, Missing, Update
 from hcfl.data import Federation
+from hcfl.data.backdoor import Backdoor
+from hcfl.engines.poisoned import poisoners, with_attackers
 from hcfl.errors import InputError
 from hcfl.methods import Method
-from hcfl.models import Params
-from hcfl.models.ensemble import Ensemble, mix
 
 HUGE = 1e6
 """By how much sizes and norms are overstated."""
@@ -33,25 +34,19 @@ class Faulty:
 
     inner: Engine
     faults: FaultsConfig
-    data: Federation
-    """What clients train on: flipped where they flip labels."""
-    scaling: frozenset[int] = field(default_factory=frozenset)
-    """Clients whose change is multiplied by a factor, in every round."""
 
     def execute(self, task: RoundTask) -> tuple[Update, list[ClientState]]:
         """Return the admitted uploads, and the missing clients; honest uploads are checked by the caller."""
-        theirs = replace(task, setting=replace(task.setting, federation=self.data))
         fails = drawn(self.faults, task.setting.seed, task.broadcast)
         failing = {client: fails[client] for client in task.participants if client in fails}
         honest, kept = Update.empty(task.broadcast), list[ClientState]()
         if others := [client for client in task.participants if client not in failing]:
-            honest, kept = self.inner.execute(theirs.only(others))
-            honest = self._scaled(task.broadcast, honest)
+            honest, kept = self.inner.execute(task.only(others))
 
         missing: list[Missing] = []
         sent: dict[int, tuple[Update, ClientState]] = {}
         for client, kind in failing.items():
-            answer = self._answer(theirs.only([client]), kind)
+            answer = self._answer(task.only([client]), kind)
             if isinstance(answer, Missing):
                 missing.append(answer)
             else:
@@ -76,20 +71,11 @@ class Faulty:
             if time > deadline:
                 return Missing(client, f"answered after {time:.3g} times the usual time, the deadline is {deadline:g}")
         update, (state,) = self.inner.execute(task)
-        update = self._scaled(broadcast, update)
         if kind in SPOIL:
             update = SPOIL[kind](update, seed, broadcast)
         asked = admission.Asked(broadcast.round, client, len(broadcast.clusters), broadcast.ensemble)
         problem = admission.problem_with(update, broadcast.round - (kind == "stale"), asked)
         return (update, state) if problem is None else Missing(client, problem, refused=True)
-
-    def _scaled(self, broadcast: Broadcast, update: Update) -> Update:
-        """Multiply the changes of some clients."""
-        if not self.scaling.intersection(update.clients):
-            return update
-        wrong = torch.tensor([client in self.scaling for client in update.clients])
-        factors = torch.where(wrong, self.faults.factor, 1.0)
-        return lengthened(update, broadcast, factors)
 
 
 def _refused(task: RoundTask, honest: Update, sent: Sequence[Update]) -> dict[int, admission.Refusal]:
@@ -101,33 +87,8 @@ def _refused(task: RoundTask, honest: Update, sent: Sequence[Update]) -> dict[in
     return dict.fromkeys(odd, admission.UNLIKE) | spoilt
 
 
-def lengthened(update: Update, broadcast: Broadcast, factors: Tensor) -> Update:
-    """Multiply how each participant changed the models that it got, by factors (participants,)."""
-    sent, models, shared = broadcast.ensemble, update.models, broadcast.ensemble.topology == "split"
-    by_row, from_first = factors[update.row_participants], torch.ones(len(factors), 1)
-
-    def times(received: Params, trained: Params, started: Tensor, factor: Tensor) -> Params:
-        return {name: _times(received[name], tensor, started, factor) for name, tensor in trained.items()}
-
-    extractors = (
-        times(sent.extractors, models.extractors, from_first, factors)
-        if shared
-        else times(sent.extractors, models.extractors, update.started, by_row)
-    )
-    heads = times(sent.heads, models.heads, update.started, by_row)
-    return replace(update, models=Ensemble(extractors, heads, models.topology))
-
-
-def _times(received: Tensor, trained: Tensor, started: Tensor, factor: Tensor) -> Tensor:
-    if not trained.is_floating_point():
-        return trained
-    begun = mix(started.to(trained), received)
-    factors = factor.to(trained).view(-1, *(1,) * (trained.ndim - 1))
-    return torch.where(factors == 1, trained, begun + factors * (trained - begun))
-
-
 def with_faults(engine: Engine, config: Config, federation: Federation, method: Method) -> Engine:
-    """Put the faults that are wanted around an engine; the clients that flip labels or scale are drawn once."""
+    """Put the faults that are wanted around an engine; the attackers are drawn once."""
     faults = config.faults
     if faults is None:
         return engine
@@ -139,26 +100,20 @@ def with_faults(engine: Engine, config: Config, federation: Federation, method: 
         raise InputError(
             f"faults.prototypes = {faults.prototypes:g}: {method.name} compares no prototypes, so none can be forged"
         )
-    flipping, scaling = poisoners(faults, federation.clients, config.seed)
-    return Faulty(engine, faults, flipped(federation, flipping), frozenset(scaling))
+    attackers = poisoners(faults, federation.clients, config.seed)
+    return Faulty(with_attackers(engine, faults, federation, attackers, backdoor_of(config, federation)), faults)
 
 
-def poisoners(faults: FaultsConfig, clients: int, seed: int) -> tuple[list[int], list[int]]:
-    """Return the clients that flip labels, and those that scale: their shares rounded, the same in every round."""
-    order = rng.numpy_generator(seed, "poisoners").permutation(clients).tolist()
-    flipping, scaling = (round(share * clients) for share in (faults.flip, faults.scale))
-    return order[:flipping], order[flipping : flipping + scaling]
+def attackers_of(config: Config, federation: Federation) -> frozenset[int]:
+    """Return the clients that attack."""
+    groups = {} if config.faults is None else poisoners(config.faults, federation.clients, config.seed)
+    return frozenset(client for group in groups.values() for client in group)
 
 
-def flipped(federation: Federation, clients: Sequence[int]) -> Federation:
-    """Let some clients train on labels y → C−1−y; what they hold out stays as it is."""
-    if not clients:
-        return federation
-    labels = federation.y.clone()
-    for client in clients:
-        rows = federation.train[client]
-        labels[rows] = federation.classes - 1 - labels[rows]
-    return replace(federation, y=labels)
+def backdoor_of(config: Config, federation: Federation) -> Backdoor | None:
+    """Return the backdoor that some clients put into models, if there are any."""
+    faults = config.faults
+    return Backdoor.on(federation.x, federation.classes, faults.target) if faults and faults.backdoor else None
 
 
 def drawn(faults: FaultsConfig, seed: int, broadcast: Broadcast) -> dict[int, str]:
@@ -216,7 +171,7 @@ SPOIL: dict[str, Callable[[Update, int, Broadcast], Update]] = {
     "shape": lambda update, seed, broadcast: _shorter(update),
     "clusters": lambda update, seed, broadcast: _one_cluster_more(update),
     "sizes": lambda update, seed, broadcast: replace(update, sizes=HUGE * update.sizes, mass=HUGE * update.mass),
-    "norm": lambda update, seed, broadcast: lengthened(update, broadcast, torch.full((1,), HUGE)),
+    "norm": lambda update, seed, broadcast: lengthened(broadcast.ensemble, update, torch.full((1,), HUGE)),
     "prototypes": _with_forged_prototypes,
     "weights": lambda update, seed, broadcast: replace(update, weights=3 * update.weights),
 }

@@ -21,7 +21,15 @@ from hcfl.runs.best_round import Best
 from hcfl.runs.csv_cells import safe
 from hcfl.runs.json_files import read_lines
 from hcfl.runs.measured import Measured
-from hcfl.runs.tables import class_rows, client_rows, confusion_rows, missing_rows, split_row, summarise
+from hcfl.runs.tables import (
+    class_rows,
+    client_rows,
+    confusion_rows,
+    missing_rows,
+    quarantine_rows,
+    split_row,
+    summarise,
+)
 
 RUNS = Path("runs")
 """The default parent of run folders."""
@@ -158,6 +166,7 @@ def append(path: Path, record: Record, client_names: Sequence[Any]) -> Row:
         file.write(json.dumps(row, allow_nan=False) + "\n")
     with (path / EVENTS).open("a", encoding="utf-8") as file:
         events = missing_rows(record.round, record.missing, client_names)
+        events += quarantine_rows(record.round, record.anomalies, client_names)
         events += [event_row(change, client_names) for change in record.changes]
         file.writelines(json.dumps(event) + "\n" for event in events)
     if record.distances is not None:

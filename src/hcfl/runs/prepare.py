@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 from hcfl import methods, rng
-from hcfl.config import Config, MethodConfig, ModelConfig, TrainingConfig, plugins
+from hcfl.config import AdmissionConfig, Config, MethodConfig, ModelConfig, TrainingConfig, plugins
 from hcfl.core import rounds
 from hcfl.core.evaluation import without_shares
 from hcfl.core.local_plan import train
@@ -20,7 +20,7 @@ from hcfl.core.sgd import LocalSGD
 from hcfl.data import Federation, build
 from hcfl.data.readers import cache
 from hcfl.engines import Batched, Private, Sequential
-from hcfl.engines.faulty import with_faults
+from hcfl.engines.faulty import attackers_of, backdoor_of, with_faults
 from hcfl.engines.recorded import Recorder
 from hcfl.engines.stacked import can_be_batched
 from hcfl.errors import InputError
@@ -92,6 +92,7 @@ def prepare(
             "model": model_settings,
             "training": training,
             "privacy": privacy,
+            "admission": filled_admission(config.admission, engine),
             "engine": engine,
             "compile": compiled,
             "threads": config.threads or default_threads(template, training, device),
@@ -123,6 +124,8 @@ def prepare(
         admission=config.admission,
         personal=personal_of(config),
         personal_every=config.personal.personal_every,
+        attackers=attackers_of(config, federation),
+        backdoor=backdoor_of(config, federation),
     )
     return Prepared(config, setting, rounds.begin(setting, ensemble.to(device)))
 
@@ -222,6 +225,16 @@ def filled_training(config: TrainingConfig, federation: Federation) -> TrainingC
     small = median(len(rows) for rows in federation.train) < SMALL_CLIENT
     batch, epochs = config.batch or (16 if small else 128), config.epochs or (5 if small else 1)
     return config.model_copy(update={"batch": batch, "epochs": epochs})
+
+
+LONGEST_CHANGE = 3.0
+"""On Flower, where clients are strangers, a change is shortened to so many times the median length by default."""
+
+
+def filled_admission(config: AdmissionConfig, engine: str) -> AdmissionConfig:
+    """Fill in how long a client's change can be."""
+    default = LONGEST_CHANGE if engine == "flower" else None
+    return config.model_copy(update={"longest_change": config.longest_change or default})
 
 
 SMALL_STEP = 1_000_000

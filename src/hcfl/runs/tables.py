@@ -13,6 +13,7 @@ from hcfl.core.fairness import fairness
 from hcfl.core.held_out import HeldOut
 from hcfl.core.record import Row
 from hcfl.core.state import ClientScores, Missing, RunState
+from hcfl.core.suspicion import Anomalies
 from hcfl.data import Federation
 from hcfl.privacy.accounting import spent
 from hcfl.runs.best_round import best_row
@@ -31,6 +32,17 @@ def missing_rows(round_: int, missing: Sequence[Missing], client_names: Sequence
             "attempt": one.attempt,
         }
         for one in missing
+    ]
+
+
+def quarantine_rows(round_: int, found: Anomalies | None, client_names: Sequence[Any]) -> list[dict[str, Any]]:
+    """Return the lines of `events.jsonl` for clients whose quarantine began or ended with the round."""
+    if found is None:
+        return []
+    begun = dict.fromkeys(found.quarantined, "quarantined")
+    return [
+        {"event": event, "round": round_, "client": client_names[client], "reason": found.reason(client)}
+        for client, event in {**begun, **dict.fromkeys(found.released, "released")}.items()
     ]
 
 
