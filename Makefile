@@ -3,7 +3,7 @@ PYTHON ?= $(shell command -v python3.11 || command -v python3)
 SUDO := $(shell [ "$$(id -u)" = 0 ] || command -v sudo)
 BIN := .venv/bin
 
-.PHONY: demo test check docs lint types tests fast release setup clean
+.PHONY: demo test check docs lint types tests fast fuzz release setup clean
 
 demo: .venv/core  ## watch HCFL+ find the groups in a federation that one model cannot serve
 	$(BIN)/hcfl demo
@@ -29,6 +29,9 @@ LONG := $(addprefix tests/,core/test_rounds.py data/test_real_images.py models/t
 
 fast: setup
 	$(BIN)/pytest -n $$(nproc) --dist worksteal -m "not slow" $(FAST) $(addprefix --ignore=,$(LONG))
+
+fuzz: setup  ## 20,000 mutated messages and more than 5,000 mutated files against the server and the readers: half an hour
+	HYPOTHESIS_PROFILE=full $(BIN)/pytest -n $$(nproc) --dist worksteal $(addprefix tests/fuzz/,test_wire_fuzz.py test_files_fuzz.py)
 
 release: setup  ## sdist and wheel in dist/, checked; the demo runs from the wheel in an empty environment
 	rm -rf dist

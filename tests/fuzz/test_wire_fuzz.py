@@ -1,11 +1,12 @@
-"""Mutated replies against the server's own checks: a refusal or an honest form, never a traceback.
+"""Mutated messages against the server's own checks: a refusal or an honest form, never a traceback.
 
-`HYPOTHESIS_PROFILE=full` tries 2,000.
+`make fuzz` tries 20,000: 12,000 replies, 4,000 introductions, 4,000 messages of SecAgg.
 """
 
 import json
 from dataclasses import replace
 
+import numpy as np
 import pytest
 import torch
 from flwr.app import Array
@@ -19,8 +20,13 @@ from hcfl.core.client import take_part
 from hcfl.core.serialization import description
 from hcfl.core.setting import RoundTask
 from hcfl.core.state import Update
-from hcfl.engines.flower import records
-from hcfl.engines.flower.messages import Common, Reply, asked_of, task_for
+from hcfl.engines.flower import records, secagg
+from hcfl.engines.flower.messages import Common, Introduction, Reply, asked_of, task_for
+from hcfl.engines.flower.sum_messages import Shares, Upload, problem_with_upload, whole_numbers
+from hcfl.errors import InputError
+from hcfl.flower.client_data import agree
+from hcfl.flower.introductions import problem_with_introduction, unlike_others
+from hcfl.privacy.sums import MODELS
 from hcfl.runs.prepare import prepare
 
 DTYPES = [torch.float64, torch.float16, torch.int32, torch.int64, torch.bool, torch.complex64, torch.uint8]
@@ -81,7 +87,7 @@ def test_a_mutated_reply_is_refused_or_of_an_honest_form(method):
     assert admission.problem_with(sent[0], 1, asked) is None
     assert admission.refusals(task, Update.join(sent)) == {}
 
-    @few(70)
+    @few(70, full=4000)
     @given(mutated(honest))
     def check(content):
         try:
@@ -99,5 +105,147 @@ def test_a_mutated_reply_is_refused_or_of_an_honest_form(method):
             state = rounds.begin(task.setting, task.broadcast.ensemble).server
             after, _ = server.conclude(task.setting.method, task.setting.network, state, joined, 0)
             assert all(tensor.isfinite().all() for tensor in after.ensemble.heads.values())
+
+    check()
+
+
+def introductions():
+    x = torch.rand(50, 3, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    return [
+        Introduction(
+            client,
+            f"c{client}",
+            train=50,
+            held_out=5,
+            shape=(3,),
+            class_names=("0", "1"),
+            values=50,
+            total=x.sum(dim=0),
+            squares=x.square().sum(dim=0),
+        )
+        for client in range(3)
+    ]
+
+
+def test_a_mutated_introduction_is_refused_or_scales_inputs_as_an_honest_one_could():
+    said = introductions()
+    names = tuple(one.name for one in said)
+    assert all(problem_with_introduction(one, private=False) is None for one in said)
+    honest = agree("e", names, said).common
+
+    @few(70, full=4000)
+    @given(mutated(said[0]))
+    def check(content):
+        try:
+            first = records.unpack(Introduction, content)
+        except Exception:  # as `exchange.ask` does
+            return
+        if (first.client, first.name) != (0, "c0") or problem_with_introduction(first, private=False):
+            return  # identity is the registered key: the directory refuses another
+        there = {0: first, 1: said[1], 2: said[2]}
+        odd = unlike_others(there)
+        assert set(odd) <= {0}, "nobody else is refused"
+        found = agree("e", names, [one for key, one in there.items() if key not in odd]).common
+        assert np.isfinite(found.mean).all()
+        assert np.isfinite(found.std).all()
+        assert (np.abs(np.array(found.std)) <= 1000 * np.array(honest.std)).all()
+
+    check()
+
+
+def a_sum():
+    """Three clients' messages of one sum: keys, shares, masked vectors, revealed shares; and the sum."""
+    secrets = {client: secagg.announce("s", client) for client in range(3)}
+    public = {client: mine.public for client, mine in secrets.items()}
+    sealed = {}
+    for client in range(3):
+        secrets[client], sealed[client] = secagg.share(secrets[client], public)
+    shares = {c: Shares(sealed[c], secagg.commitment(bytes.fromhex(secrets[c].seed))) for c in range(3)}
+    masked = {}
+    for client in range(3):
+        mine = {peer: sealed[peer][client] for peer in range(3) if peer != client}
+        values = secagg.encode(np.full(4, float(client)), 3)
+        secrets[client], vector = secagg.mask(secrets[client], mine, values)
+        masked[client] = vector
+    revealed = {client: secagg.reveal(secrets[client], (0, 1, 2), ()) for client in range(3)}
+    return public, shares, masked, revealed
+
+
+@st.composite
+def forged(draw, message):
+    """A message without tensors in which one thing is another."""
+    content = records.pack(message)
+    values = content.config_records["values"]
+    values["tree"] = json.dumps(draw(altered(json.loads(values["tree"]))))
+    return content
+
+
+def test_a_mutated_message_of_secure_aggregation_opens_the_sum_or_nothing():
+    public, shares, masked, revealed = a_sum()
+    peers = secagg.neighbours_of([0, 1, 2])
+    commitments = {client: one.commitment for client, one in shares.items()}
+    right = secagg.decode(secagg.unmask(masked, (), peers, public, commitments, revealed))
+    np.testing.assert_allclose(right, 3.0)
+
+    def opened(keys, commits, shown):
+        try:
+            total = secagg.unmask(masked, (), peers, keys, commits, shown)
+        except InputError:
+            return
+        np.testing.assert_allclose(secagg.decode(total), right)
+
+    @few(30, full=1500)
+    @given(forged(revealed[0]))
+    def check_revealed(content):
+        try:
+            shown = records.unpack(secagg.Revealed, content)
+        except Exception:  # as `exchange.ask` does
+            return
+        opened(public, commitments, {**revealed, 0: shown})
+
+    @few(20, full=1000)
+    @given(forged(shares[0]))
+    def check_shares(content):
+        try:
+            sent = records.unpack(Shares, content)
+        except Exception:
+            return
+        opened(public, {**commitments, 0: sent.commitment}, revealed)
+
+    @few(20, full=500)
+    @given(forged(public[0]))
+    def check_keys(content):
+        try:
+            sent = records.unpack(secagg.PublicKeys, content)
+        except Exception:
+            return
+        if secagg.problem_with_keys(sent, [public[1], public[2]]) is None:
+            mine = secagg.announce("s", 1)
+            secagg.share(mine, {0: sent, 1: mine.public, 2: public[2]})  # a neighbour can use them
+
+    check_revealed()
+    check_shares()
+    check_keys()
+
+
+def test_a_mutated_sealed_upload_is_refused_or_of_the_form_of_the_model():
+    _, question, _ = a_round("fedavg")
+    parts = {
+        prefix + name: torch.ones(tensor.shape, dtype=torch.int64)
+        for part, prefix in MODELS.items()
+        for name, tensor in getattr(question.ensemble, part).items()
+    }
+    honest = Upload("e", 1, 0, parts)
+    assert problem_with_upload(honest, question, torch.int64) is None
+
+    @few(30, full=1000)
+    @given(mutated(honest))
+    def check(content):
+        try:
+            upload = records.unpack(Upload, content)
+        except Exception:  # as `exchange.ask` does
+            return
+        if problem_with_upload(upload, question, torch.int64) is None:
+            assert whole_numbers(upload.parts).dtype == np.uint64
 
     check()

@@ -72,12 +72,13 @@ def play(grid: Grid, settings: RunSettings) -> None:
         question = replace(question, schema=schema, time=config.data.time or "")
     if config.privacy.mode != "none" and settings.names:
         question = replace(question, classes=_named(settings.public.classes))
-    log = RefusalLog(out)
+    log = Attendance(out)
     nodes = NodeLog.begin(out, settings.names, config, settings.quorum, bool(opened)) if settings.names else None
     if nodes is not None:
         grid, log.also = watched(grid, nodes), nodes.refused
-    directory = Directory(grid, question, settings.patience.timeout, log)
+    directory = Directory(grid, question, settings.patience.timeout, log.refused)
     if settings.names:
+        directory.on_presence = log.presence
         directory.accept = partial(problem_with_introduction, private=bool(question.classes))
 
     with nullcontext() if nodes is None or opened else nodes.forgotten_on_error():
@@ -101,7 +102,7 @@ def play(grid: Grid, settings: RunSettings) -> None:
         else:
             until_the_end.enter_context(run_folder.begun(out, prepared.config))
         until_the_end.enter_context(held(out))
-        log.begin()
+        log.begin(prepared.state.server.round)
         with saving(out):
             _write(out, replace(agreement, common=common))
         engine: Engine = Remote(directory, common, settings.patience)
@@ -111,7 +112,7 @@ def play(grid: Grid, settings: RunSettings) -> None:
         if private:
             engine = Private(directory, common, prepared.config.privacy, settings.patience)
         metrics = opened.metrics if opened else []
-        say = partial(_say, prepared.setting.federation, nodes)
+        say = partial(_say, prepared.setting.federation, log, nodes)
         ready = _with_engine(prepared, engine if nodes is None else NotedEngine(engine, nodes), settings.quorum)
         stop = partial(_told_to_stop, out)
         play_on(ready, out, metrics, say, 1, stop, measure_last=None if private else last)
@@ -124,7 +125,7 @@ def _simulated(out: Path) -> Agreement:
     return Agreement(Common(uuid4().hex, "", (), state_folder=str(out / STATES)))
 
 
-def _deployed(settings: RunSettings, directory: Directory, log: "RefusalLog") -> Agreement:
+def _deployed(settings: RunSettings, directory: Directory, log: "Attendance") -> Agreement:
     """Wait for all clients, at most `timeout`, then for a quorum, at most `wait`; return their agreement."""
     names, patience, began = settings.names, settings.patience, time.monotonic()
     needed = uploads_needed(settings.quorum, len(names))
@@ -177,35 +178,46 @@ def _problem_with(agreement: Agreement, private: bool, introduction: Introductio
 
 
 @dataclass
-class RefusalLog:
-    """Says which nodes cannot take part, and writes it to `events.jsonl` as soon as there is one."""
+class Attendance:
+    """Says which clients joined, left and cannot take part, and writes it to `events.jsonl` as soon as there is one."""
 
     out: Path
     also: Callable[[str, str], None] = lambda name, reason: None
     """Called with the same."""
+    round: int = 0
+    """Rounds completed."""
     begun: bool = False
     early: list[Row] = field(default_factory=list)
     """The rows from before the run folder was begun."""
 
-    def __call__(self, name: str, reason: str) -> None:
+    def refused(self, name: str, reason: str) -> None:
         """Note why a node was refused."""
         print(f"Refused: {name} ({reason})", flush=True)
         self.also(name, reason)
-        row: Row = {"event": "refused", "round": 0, "client": name, "reason": reason}
+        self._note({"event": "refused", "round": 0, "client": name, "reason": reason})
+
+    def presence(self, name: str, here: bool) -> None:
+        """Note that a client was connected, or is no longer."""
+        reason = "its node is connected" if here else "its node is no longer connected"
+        print(f"{'Joined' if here else 'Left'}: {name}", flush=True)
+        self._note({"event": "joined" if here else "left", "round": self.round, "client": name, "reason": reason})
+
+    def _note(self, row: Row) -> None:
         if self.begun:
             run_folder.append_event(self.out, row)
         else:
             self.early.append(row)
 
-    def begin(self) -> None:
+    def begin(self, round_: int) -> None:
         """Write down what was noted so far; the run folder is there now."""
-        self.begun = True
+        self.begun, self.round = True, round_
         for row in self.early:
-            run_folder.append_event(self.out, row)
+            run_folder.append_event(self.out, {**row, "round": min(round_, row["round"])})
 
     def sentence(self) -> str:
-        """Return the reasons as the end of a sentence."""
-        reasons = "; ".join(f"{row['client']} ({row['reason']})" for row in self.early)
+        """Return the reasons of refusals as the end of a sentence."""
+        refused = [row for row in self.early if row["event"] == "refused"]
+        reasons = "; ".join(f"{row['client']} ({row['reason']})" for row in refused)
         return f"; refused: {reasons}" if reasons else ""
 
 
@@ -219,7 +231,8 @@ def _told_to_stop(out: Path) -> bool:
     return True
 
 
-def _say(federation: Federation, nodes: NodeLog | None, record: Record) -> None:
+def _say(federation: Federation, log: Attendance, nodes: NodeLog | None, record: Record) -> None:
+    log.round = record.round
     if nodes is not None:
         nodes.ended(record)
     for one in record.missing:

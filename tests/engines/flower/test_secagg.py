@@ -46,6 +46,10 @@ def reveal(peers, secrets, masked, silent, deaf=()):
     }
 
 
+def committed(secrets):
+    return {client: secagg.commitment(bytes.fromhex(mine.seed)) for client, mine in secrets.items()}
+
+
 @pytest.mark.parametrize(
     ("number", "silent", "deaf"),
     [(3, (), ()), (6, (2,), ()), (6, (2,), (0,)), (20, (4, 11), (7,))],
@@ -53,7 +57,9 @@ def reveal(peers, secrets, masked, silent, deaf=()):
 def test_the_sum_of_whoever_sent_a_vector_comes_out(number, silent, deaf):
     values = vectors(number)
     peers, public, secrets, masked = until_masked(values, silent)
-    total = secagg.unmask(masked, silent, peers, public, reveal(peers, secrets, masked, silent, deaf))
+    total = secagg.unmask(
+        masked, silent, peers, public, committed(secrets), reveal(peers, secrets, masked, silent, deaf)
+    )
     expected = sum(vector for client, vector in values.items() if client not in silent)
     np.testing.assert_allclose(secagg.decode(total), expected, rtol=0, atol=1e-8)
 
@@ -84,7 +90,38 @@ def test_too_few_shares_open_nothing():
     assert secagg.threshold_of(6) == 4
     revealed = reveal(peers, secrets, masked, (), deaf=(0, 1, 2))
     with pytest.raises(InputError, match=r"3 shares of client \d came, 4 are needed"):
-        secagg.unmask(masked, (), peers, public, revealed)
+        secagg.unmask(masked, (), peers, public, committed(secrets), revealed)
+
+
+FORGED = ["", "zz", "00", "ff" * 40, "é", "00" * 5000]
+
+
+@pytest.mark.parametrize("share", FORGED)
+@pytest.mark.parametrize("silent", [(), (2,)])
+def test_a_forged_share_is_left_out_and_several_open_nothing(share, silent):
+    """Without the commitments, a wrong seed opened a sum that was noise; what was no share at all was a traceback."""
+    values = vectors(6)
+    peers, public, secrets, masked = until_masked(values, silent)
+    revealed = reveal(peers, secrets, masked, silent)
+
+    def with_liars(*liars):
+        wrong = dict.fromkeys(range(6), share)
+        return {c: secagg.Revealed(wrong, wrong) if c in liars else one for c, one in revealed.items()}
+
+    total = secagg.unmask(masked, silent, peers, public, committed(secrets), with_liars(0))
+    expected = sum(vector for client, vector in values.items() if client not in silent)
+    np.testing.assert_allclose(secagg.decode(total), expected, rtol=0, atol=1e-8)
+    with pytest.raises(InputError, match=r"privacy.mode = 'secagg': the shares of client \d that came do not fit"):
+        secagg.unmask(masked, silent, peers, public, committed(secrets), with_liars(0, 1, 3, 4))
+
+
+def test_keys_that_cannot_be_used_are_told_before_neighbours_get_them():
+    one, two = secagg.announce("one", 0).public, secagg.announce("one", 1).public
+    assert secagg.problem_with_keys(one, [two]) is None
+    assert secagg.problem_with_keys(one, [one]) == "sent keys that are not its own alone"
+    assert secagg.problem_with_keys(replace(one, share=one.mask), []) == "sent keys that are not its own alone"
+    for wrong in ("", "no key", "é", two.mask[:-40], two.mask.replace("PUBLIC", "PRIVATE")):
+        assert secagg.problem_with_keys(replace(one, mask=wrong), []) == "sent keys that cannot be read"
 
 
 def test_a_client_does_not_help_to_open_a_single_vector():

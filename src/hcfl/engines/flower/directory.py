@@ -22,6 +22,8 @@ class Directory:
     timeout: float
     on_refused: Callable[[str, str], None] = lambda name, reason: None
     """Called with the name of a node that cannot take part, and the reason."""
+    on_presence: Callable[[str, bool], None] = lambda name, here: None
+    """Called with the name of a client that was connected, or is no longer."""
     accept: Callable[[Introduction], str | None] = lambda introduction: introduction.problem or None
     """Return why a client cannot take part, if so."""
     known: dict[int, Introduction] = field(default_factory=dict)
@@ -30,6 +32,8 @@ class Directory:
     """Nodes that cannot take part, with the reason."""
     introduced: frozenset[str] = frozenset()
     """Clients that introduced themselves before, where a run is resumed."""
+    present: frozenset[str] = frozenset()
+    """The clients that were connected at the last look."""
 
     def connected(self) -> dict[int, int]:
         """Return the node of every client that is connected; new nodes are asked first."""
@@ -48,7 +52,14 @@ class Directory:
                     self.refuse(node, nodes[node] or introduction.name, problem)
             for node in answers.unreadable:
                 self.refuse(node, nodes[node], answers.failed[node])
+        self._notice(frozenset(self.known[node].name for node in nodes if node in self.known))
         return {self.known[node].client: node for node in nodes if node in self.known}
+
+    def _notice(self, here: frozenset[str]) -> None:
+        """Say which clients came and went since the last look."""
+        for name in sorted(here ^ self.present):
+            self.on_presence(brief(name), name in here)
+        self.present = here
 
     def wait_for(self, clients: Iterable[int], number: int, patience: float) -> dict[int, int]:
         """Wait until `number` of the clients are connected, at most `patience` seconds; return the node of each."""

@@ -5,12 +5,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 from hcfl.core import admission
+from hcfl.core.collect import NoQuorumError
 from hcfl.core.setting import RoundTask, Setting
 from hcfl.core.state import ClientState, Missing, Update
 from hcfl.engines.flower.directory import PAUSE, Directory
 from hcfl.engines.flower.exchange import ask, brief
 from hcfl.engines.flower.messages import Common, Reply, Task, answers, asked_of, task_for
-from hcfl.errors import InputError
 from hcfl.tiers import Weights
 
 
@@ -40,6 +40,7 @@ class Remote:
         end = time.monotonic() + self.patience.limit
         updates: dict[int, Update] = {}
         missing: dict[int, Missing] = {}
+        refused: list[Missing] = []
         while True:
             wanted = [client for client in participants if client not in updates]
             nodes = self.directory.wait_for(wanted, needed - len(updates), end - time.monotonic())
@@ -49,17 +50,21 @@ class Remote:
             tasks = {client: task_for(self.common, method, broadcast, client, known[client]) for client in connected}
             failed, lost = self._ask(task.setting, tasks, nodes, updates)
             missing |= failed
+            refused += [one for one in failed.values() if one.refused and one not in refused]
+            still = tuple(missing[client] for client in sorted(missing) if client not in updates)
+            gone = (*(one for one in refused if one not in still), *still)
             if not lost and len(updates) >= needed:
                 break
             self.lost |= lost
             if time.monotonic() >= end:
-                raise InputError(
+                raise NoQuorumError(
                     f"quorum = {task.setting.admission.quorum:g}: {len(updates)} of {len(participants)} clients "
-                    f"answered in round {broadcast.round}, but {needed} are needed; resume when more of them are there"
+                    f"answered in round {broadcast.round}, but {needed} are needed; resume when more of them are there",
+                    broadcast.round,
+                    gone,
                 )
             time.sleep(PAUSE)
         self.lost -= set(updates)
-        gone = tuple(missing[client] for client in sorted(missing) if client not in updates)
         update = replace(Update.join([updates[client] for client in sorted(updates)]), missing=gone)
         rows = [update.weights[[row]] for row in range(len(update.clients))]
         return update, [ClientState(broadcast.round, broadcast.clusters, Weights(row)) for row in rows]

@@ -13,6 +13,7 @@ from torch import Tensor
 from hcfl import rng
 from hcfl.config import PrivacyConfig
 from hcfl.core import serialization
+from hcfl.core.collect import NoQuorumError
 from hcfl.core.setting import RoundTask
 from hcfl.core.state import Broadcast, ClientState, Missing, Update
 from hcfl.engines.flower import dp, secagg
@@ -46,7 +47,7 @@ class Uploads:
     """The uploads that count, and what came of the others."""
 
     counted: dict[int, Upload]
-    failed: dict[int, str]
+    failed: dict[int, Missing]
     """Why the uploads of other clients do not count."""
     lost: set[int]
     """Clients that no longer have the state that the server knows of."""
@@ -61,7 +62,7 @@ class Collected:
     clients: tuple[int, ...]
     sums: dict[str, Tensor]
     bytes: int
-    failed: dict[int, str]
+    failed: dict[int, Missing]
     lost: set[int]
     diverged: bool = False
     """Whether training diverged on some client."""
@@ -88,15 +89,19 @@ class Private:
             )
         needed = max(fewest, task.needed)
         end = time.monotonic() + self.patience.limit
+        missing: dict[int, Missing] = {}
+        refused: list[Missing] = []
         while True:
             nodes = self.directory.wait_for(participants, needed, end - time.monotonic())
             known = {client: None if client in self.lost else task.states.get(client) for client in participants}
             tasks = {
                 c: task_for(self.common, setting.method, broadcast, c, known[c]) for c in participants if c in nodes
             }
-            absent = {client: "is not connected" for client in participants if client not in nodes}
+            absent = {client: Missing(client, "is not connected") for client in participants if client not in nodes}
             collected = self._collect(tasks, nodes, needed, broadcast.round, setting.seed)
             self.lost = (self.lost | collected.lost) - set(collected.clients)
+            missing = absent | collected.failed
+            gone = (*refused, *(missing[client] for client in sorted(missing)))
             if len(collected.clients) >= needed:
                 break
             if collected.diverged:
@@ -107,12 +112,14 @@ class Private:
                     f"try a smaller one{also}"
                 )
             if time.monotonic() >= end:
-                raise InputError(
+                raise NoQuorumError(
                     f"quorum = {setting.admission.quorum:g}: {len(collected.clients)} of {len(participants)} clients "
-                    f"are in the sum of round {broadcast.round}, but {needed} are needed; resume when more are there"
+                    f"are in the sum of round {broadcast.round}, but {needed} are needed; resume when more are there",
+                    broadcast.round,
+                    gone,
                 )
+            refused += [one for one in missing.values() if one.refused and one not in refused]
             time.sleep(PAUSE)
-        gone = tuple(Missing(client, reason) for client, reason in sorted((absent | collected.failed).items()))
         update = replace(self._together(broadcast, collected), missing=gone)
         rows = [update.weights[[row]] for row in range(len(update.clients))]
         return update, [ClientState(broadcast.round, broadcast.clusters, Weights(row)) for row in rows]
@@ -150,12 +157,19 @@ class Private:
         order = rng.numpy_generator(seed, "ring", round_).permutation(sorted(tasks)).tolist()
 
         public, failed = self._ask(secagg.PublicKeys, {c: AskKeys(session, c) for c in tasks}, nodes, "query.keys")
+        usable: dict[int, secagg.PublicKeys] = {}
+        for client in sorted(public):
+            if problem := secagg.problem_with_keys(public[client], list(usable.values())):
+                failed[client] = Missing(client, problem, refused=True)
+            else:
+                usable[client] = public[client]
+        public = usable
         peers = secagg.neighbours_of([client for client in order if client in public])
         keys = {c: AskShares(session, {peer: public[peer] for peer in peers[c]}) for c in public}
         shared, more = self._ask(Shares, keys if len(public) >= secagg.FEWEST else {}, nodes, "query.shares")
         failed |= more
         short = [c for c, one in shared.items() if not set(peers[c]) - {c} <= set(one.ciphertexts)]
-        failed |= dict.fromkeys(short, "sent no shares for some of its neighbours")
+        failed |= {c: Missing(c, "sent no shares for some of its neighbours", refused=True) for c in short}
         shared = {client: one for client, one in shared.items() if client not in short}
 
         questions = {
@@ -173,7 +187,8 @@ class Private:
 
         if len(uploads) < needed:
             few = f"{len(uploads)} vectors came, {needed} are needed"
-            return Collected((), {}, 0, {**dict.fromkeys(uploads, few), **failed}, lost, diverged)
+            return Collected((), {}, 0, {**{c: Missing(c, few) for c in uploads}, **failed}, lost, diverged)
+        commitments = {client: shared[client].commitment for client in uploads}
         dropped = tuple(client for client in shared if client not in uploads)
         reveal = {
             client: AskReveal(
@@ -186,9 +201,9 @@ class Private:
         revealed, _ = self._ask(secagg.Revealed, reveal, nodes, "query.reveal")
         masked = {client: whole_numbers(upload.parts) for client, upload in uploads.items()}
         try:
-            total = secagg.unmask(masked, dropped, peers, public, revealed)
+            total = secagg.unmask(masked, dropped, peers, public, commitments, revealed)
         except InputError as error:
-            return Collected((), {}, 0, {**dict.fromkeys(masked, str(error)), **failed}, lost, diverged)
+            return Collected((), {}, 0, {**{c: Missing(c, str(error)) for c in masked}, **failed}, lost, diverged)
         sums = separated(torch.from_numpy(secagg.decode(total)), next(iter(uploads.values())).parts)
         size = sum(_bytes(answer) for kind in (public, shared, uploads, revealed) for answer in kind.values())
         return Collected(tuple(sorted(uploads)), sums, size, failed, lost, diverged)
@@ -206,23 +221,30 @@ class Private:
         lost = {client for client, upload in answers.items() if upload.lost}
         seen = self.privacy if self.privacy.mode in NOISED else None  # masks hide norms
         problems = {c: problem_with_upload(upload, tasks[c], dtype, seen) for c, upload in answers.items()}
-        failed |= {client: problem for client, problem in problems.items() if problem is not None}
+        failed |= {
+            client: Missing(client, problem, refused=not answers[client].problem)
+            for client, problem in problems.items()
+            if problem is not None
+        }
         uploads = {client: upload for client, upload in answers.items() if client not in failed}
         for client in unlike(uploads) if uploads else []:
             del uploads[client]
-            failed[client] = "sent sums unlike the others'"
+            failed[client] = Missing(client, "sent sums unlike the others'", refused=True)
         return Uploads(uploads, failed, lost, any(upload.diverged for upload in answers.values()))
 
     def _ask(
         self, kind: type[T], questions: Mapping[int, object], nodes: Mapping[int, int], message_type: str
-    ) -> tuple[dict[int, T], dict[int, str]]:
-        """Ask clients; return the answers by client, and why others did not answer."""
+    ) -> tuple[dict[int, T], dict[int, Missing]]:
+        """Ask clients; return the answers by client, and why others did not answer, or cannot be read."""
         client_of = {nodes[client]: client for client in questions}
         asked = {nodes[client]: question for client, question in questions.items()}
         answers = ask(self.directory.grid, kind, asked, message_type, self.patience.timeout)
         return (
             {client_of[node]: answer for node, answer in answers.received.items()},
-            {client_of[node]: reason for node, reason in answers.failed.items()},
+            {
+                client_of[node]: Missing(client_of[node], reason, refused=node in answers.unreadable)
+                for node, reason in answers.failed.items()
+            },
         )
 
 

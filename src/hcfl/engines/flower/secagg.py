@@ -12,8 +12,9 @@ numbers: Flower's are of 32 bits and round at random. Its workflow also needs a 
 
 import os
 from base64 import urlsafe_b64decode
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from hashlib import sha256
 from math import ceil
 
 import numpy as np
@@ -118,6 +119,11 @@ def announce(session: str, client: int) -> Secrets:
     return Secrets(session, client, private_key_to_bytes(mask).decode(), private_key_to_bytes(share).decode(), public)
 
 
+def commitment(seed: bytes) -> str:
+    """Return what a client says of its seed before others hold shares of it: it tells nothing, but fits no other."""
+    return sha256(b"hcfl own mask" + seed).hexdigest()
+
+
 def share(secrets: Secrets, peers: Mapping[int, PublicKeys]) -> tuple[Secrets, dict[int, str]]:
     """Cut the secrets into shares and encrypt one for each neighbour."""
     keys = [key for peer in peers.values() for key in (peer.mask, peer.share)]
@@ -164,36 +170,76 @@ def reveal(secrets: Secrets, alive: Sequence[int], dropped: Sequence[int]) -> Re
 # What the server does.
 
 
+def problem_with_keys(public: PublicKeys, others: Sequence[PublicKeys]) -> str | None:
+    """Return why a client's keys cannot be used; one unusable key would stop all of its neighbours."""
+    if len(set(mine := (public.mask, public.share))) < len(mine) or any(
+        key in (other.mask, other.share) for key in mine for other in others
+    ):
+        return "sent keys that are not its own alone"
+    try:
+        for key in mine:
+            generate_shared_key(generate_key_pairs()[0], bytes_to_public_key(key.encode()))
+    except Exception:  # whatever a key raises is the fault of the client that sent it
+        return "sent keys that cannot be read"
+    return None
+
+
 def unmask(
     masked: Mapping[int, Vector],
     dropped: Sequence[int],
     peers: Mapping[int, Sequence[int]],
     public: Mapping[int, PublicKeys],
+    commitments: Mapping[int, str],
     revealed: Mapping[int, Revealed],
 ) -> Vector:
-    """Return the sum of the vectors; an InputError says that too few shares came.
+    """Return the sum of the vectors; an InputError says that too few shares came, or that too many are forged.
 
-    `dropped` gave shares, but no vector; `peers` are the neighbours of each client.
+    `dropped` gave shares, but no vector; `peers` are the neighbours of each client. An opened seed must fit what its
+    client committed itself to, an opened key its public key: with a wrong one the sum would be noise.
     """
     length = len(next(iter(masked.values())))
     total: Vector = np.zeros(length, dtype=np.uint64)
     for vector in masked.values():
         total = total + vector
     for client in masked:
-        seed = _opened(client, [one.seeds[client] for one in revealed.values() if client in one.seeds], peers[client])
+        shares = {of: one.seeds[client] for of, one in revealed.items() if client in one.seeds}
+        seed = _opened(client, shares, peers[client], lambda found, of=client: commitment(found) == commitments[of])  # type: ignore[misc]
         total = total - stream(seed, length)
     for client in dropped:
-        key = _opened(client, [one.keys[client] for one in revealed.values() if client in one.keys], peers[client])
+        shares = {of: one.keys[client] for of, one in revealed.items() if client in one.keys}
+        key = _opened(client, shares, peers[client], lambda found, of=client: _is_key_of(found, public[of]))  # type: ignore[misc]
         for peer in set(peers[client]) & set(masked):
             total = total + _pairwise_mask(client, peer, key.decode(), public[peer].mask, length)
     return total
 
 
-def _opened(client: int, shares: Sequence[str], peers: Sequence[int]) -> bytes:
+def _opened(client: int, shares: Mapping[int, str], peers: Sequence[int], fits: Callable[[bytes], bool]) -> bytes:
+    """Put shares together, by the client that returned each; where one is forged, without the one that forged it."""
+    theirs = [shares[of] for of in sorted(shares) if of in peers]
     needed = threshold_of(len(peers))
-    if len(shares) < needed:
-        raise InputError(f"privacy.mode = 'secagg': {len(shares)} shares of client {client} came, {needed} are needed")
-    return combine_shares([bytes.fromhex(one) for one in shares[:needed]])
+    if len(theirs) < needed:
+        raise InputError(f"privacy.mode = 'secagg': {len(theirs)} shares of client {client} came, {needed} are needed")
+    for without in range(len(theirs) + 1):
+        some = [share for at, share in enumerate(theirs) if at + 1 != without][:needed]
+        found = _combined(some) if len(some) == needed else None
+        if found is not None and fits(found):
+            return found
+    raise InputError(f"privacy.mode = 'secagg': the shares of client {client} that came do not fit together")
+
+
+def _combined(shares: Sequence[str]) -> bytes | None:
+    """Return the secret of some shares; None where they are no shares of one secret."""
+    try:
+        return combine_shares([bytes.fromhex(one) for one in shares])
+    except Exception:  # shares are what clients sent, and Flower's functions check none of it
+        return None
+
+
+def _is_key_of(private: bytes, public: PublicKeys) -> bool:
+    try:
+        return public_key_to_bytes(bytes_to_private_key(private).public_key()).decode() == public.mask
+    except Exception:
+        return False
 
 
 # What both do.

@@ -26,7 +26,7 @@ def share(asked: AskShares, context: Context) -> Shares:
     """Send shares of the secrets, encrypted for each neighbour."""
     secrets, ciphertexts = secagg.share(_kept(context, asked.session), asked.peers)
     _keep(context, secrets)
-    return Shares(ciphertexts)
+    return Shares(ciphertexts, secagg.commitment(bytes.fromhex(secrets.seed)))
 
 
 def masked(asked: SealedTask, parts: Parts, context: Context) -> dict[str, torch.Tensor]:

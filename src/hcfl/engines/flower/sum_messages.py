@@ -62,6 +62,8 @@ class Shares:
     """Encrypted shares, by the neighbour that can read them."""
 
     ciphertexts: Mapping[int, str]
+    commitment: str = ""
+    """What the client says of the seed of its own mask (`secagg.commitment`)."""
 
 
 @dataclass(frozen=True)
