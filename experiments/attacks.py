@@ -16,7 +16,7 @@ import hcfl
 from hcfl.errors import InputError
 from hcfl.launch import resume
 
-SETTINGS = {"clients": 30, "rounds": 20, "threads": 1, "engine": "batched"}
+SETTINGS = {"clients": 30, "rounds": 20, "threads": 1, "engine": "batched", "test_on": "tenth"}
 LAST = 5
 """Accuracies are means over so many last rounds."""
 

@@ -2,21 +2,17 @@
 
     python experiments/faults.py dropping
     python experiments/faults.py poisoned
-    python experiments/faults.py poisoned-clusters
 
 Runs that are already in the output folder are not repeated.
 """
 
 import argparse
-import csv
 import json
 from contextlib import suppress
 from pathlib import Path
 from statistics import mean, stdev
 
 import hcfl
-from hcfl.config import Config
-from hcfl.engines.poisoned import poisoners
 from hcfl.errors import InputError
 
 SETTINGS = {"clients": 30, "rounds": 30, "evaluate_every": 30, "threads": 1, "engine": "batched"}
@@ -38,17 +34,14 @@ AVERAGES = ("mean", "median", "trimmed-mean(share=0.2)", "clip", "multi-krum(sha
 def main() -> None:
     """Run one of the tables and print it."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("table", choices=["dropping", "poisoned", "poisoned-clusters"])
+    parser.add_argument("table", choices=["dropping", "poisoned"])
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--out", type=Path, default=Path("runs/faults"))
     options = parser.parse_args()
     if options.table == "dropping":
         dropping(options.out, options.seeds)
-    elif options.table == "poisoned":
-        poisoned(options.out, options.seeds, "fedavg", ONE_CONCEPT, AVERAGES)
     else:
-        poisoned(options.out, options.seeds, "hcfl+(fedrc)", ONE_CONCEPT, ("mean", "clip", "multi-krum(share=0.2)"))
-        poisoned(options.out, options.seeds, "hcfl+(fedrc)", {}, ("mean", "median", "clip", "multi-krum(share=0.2)"))
+        poisoned(options.out, options.seeds)
 
 
 def dropping(out: Path, seeds: int) -> None:
@@ -67,24 +60,18 @@ def dropping(out: Path, seeds: int) -> None:
         print(f"| {method} | {shown(tests[0])} | {shown(tests[1])} | {apart} | {counted:.1f} | {refused} |", flush=True)
 
 
-def poisoned(out: Path, seeds: int, method: str, settings: dict, averages: tuple[str, ...]) -> None:
-    """Let a fifth of the clients poison the models, with several averages."""
-    print(f"\n{method}, {'one concept' if settings else 'three concepts'}: Test / Val, last\n")
-    print(f"| a fifth | {' | '.join(averages)} |", "|---" * (len(averages) + 1) + "|", sep="\n")
-    clusters = []
+def poisoned(out: Path, seeds: int) -> None:
+    """Let a fifth of the clients poison one model, with several averages."""
+    print("\nfedavg, one concept: Test / Val, last\n")
+    print(f"| a fifth | {' | '.join(AVERAGES)} |", "|---" * (len(AVERAGES) + 1) + "|", sep="\n")
     for attack, faults in ATTACKS.items():
         cells = []
-        for average in averages:
-            more = {**SMALLER, **settings, **({"faults": faults} if faults else {})}
-            paths = [played(out, method, seed, aggregation=average, **more) for seed in range(seeds)]
+        for average in AVERAGES:
+            more = {**SMALLER, **ONE_CONCEPT, **({"faults": faults} if faults else {})}
+            paths = [played(out, "fedavg", seed, aggregation=average, **more) for seed in range(seeds)]
             measured = [shown([percent(summary(path)[key]) for path in paths]) for key in ("test_last", "val_last")]
             cells.append(" / ".join(measured))
-            if average == "mean":
-                alone = ", ".join(in_clusters_of_their_own(path) for path in paths)
-                clusters.append((attack, [summary(path)["clusters_last"] for path in paths], alone))
         print(f"| {attack} | {' | '.join(cells)} |", flush=True)
-    for attack, numbers, alone in clusters:
-        print(f"{attack}: K {numbers}, poisoners in clusters without honest clients: {alone}", flush=True)
 
 
 def played(out: Path, method: str, seed: int, **settings: object) -> Path:
@@ -95,18 +82,6 @@ def played(out: Path, method: str, seed: int, **settings: object) -> Path:
         with suppress(InputError):  # training diverged: what was reached before is there, and not measured
             hcfl.run(method, seed=seed, out=path, **{**SETTINGS, **settings})
     return path
-
-
-def in_clusters_of_their_own(path: Path) -> str:
-    """Return how many of the poisoners are in clusters without any honest client."""
-    config = Config.load(path / "config.yaml")
-    if config.faults is None:
-        return "–"
-    with (path / "clients.csv").open(encoding="utf-8") as file:
-        cluster = {int(row["client"]): row["cluster"] for row in csv.DictReader(file)}
-    bad = {client for group in poisoners(config.faults, len(cluster), config.seed).values() for client in group}
-    honest = {cluster[client] for client in cluster if client not in bad}
-    return f"{sum(cluster[client] not in honest for client in bad)} of {len(bad)}"
 
 
 def lines(path: Path) -> list[dict]:
