@@ -17,7 +17,11 @@ def same_run(one, two):
     assert _changes(one) == _changes(two)
 
 
+WHO = ("absent", "refused", "joined", "left")
+"""Events of clients, not of clusters."""
+
+
 def _changes(path):
     """What happened to the clusters, without the last digits of distances and without who was absent."""
-    rows = [row for row in run_folder.rows(path, "events.jsonl") if row["event"] not in ("absent", "refused")]
+    rows = [row for row in run_folder.rows(path, "events.jsonl") if row["event"] not in WHO]
     return [{name: value for name, value in row.items() if "distance" not in name} for row in rows]

@@ -138,7 +138,7 @@ def test_an_upload_without_masks_is_not_to_be_had_from_clients(tmp_path, monkeyp
     def plainly(self, tasks, nodes, needed, round_, seed):
         found = self._uploads(tasks, tasks, nodes, "train", torch.float32)
         assert not found.counted
-        raise InputError("; ".join(set(found.failed.values())))
+        raise InputError("; ".join({one.reason for one in found.failed.values()}))
 
     monkeypatch.setattr(Private, "_sealed", plainly)
     with pytest.raises(InputError, match=r"^could not do its part; its own log says why$"):
@@ -182,7 +182,7 @@ def test_an_upload_beyond_what_clipping_leaves_is_refused(tmp_path, mode, part):
     grid.before[102] = [longer]
     play(tmp_path / "run", grid, 0.5, method="fedrc", privacy=mode, clip=0.5, rounds=1)
     (row,) = [row for row in run_folder.rows(tmp_path / "run", "events.jsonl") if row["event"] in ("absent", "refused")]
-    assert row["client"] == 2
+    assert (row["client"], row["event"]) == (2, "refused")
     words = "sent size of shape" if part == "size" else "sent an upload of norm .*, but at most .* is possible"
     assert re.match(words, row["reason"])
 
