@@ -12,8 +12,7 @@ def test_a_round_of_many_clients_is_estimated_and_the_run_stays_the_same(tmp_pat
     monkeypatch.setattr(round_estimate, "MANY", 4)
     monkeypatch.setattr(round_estimate, "TRIED", 2)
     prepared = prepare(from_flat(**SMALL))
-    low, high = round_estimate.estimate(prepared)
-    assert 0 < low <= high
+    assert round_estimate.estimate(prepared) > 0
     monkeypatch.setattr(round_estimate, "LONG", 0.0)
     assert round_estimate.sentence(prepared).startswith("a round takes about ")
     tried, plain = execute(prepared, tmp_path / "tried"), execute(prepare(from_flat(**SMALL)), tmp_path / "plain")

@@ -3,6 +3,7 @@
 The trial changes nothing: states are data, and randomness comes from (seed, purpose, round, client).
 """
 
+from math import log2
 from time import perf_counter
 
 from hcfl.core import rounds, server
@@ -16,10 +17,10 @@ LONG = 20.0
 """Seconds from which the user is told."""
 
 
-def estimate(prepared: Prepared) -> tuple[float, float] | None:
-    """Return the seconds of a round, at least and at most; None where a round is short, or clients are elsewhere.
+def estimate(prepared: Prepared) -> float | None:
+    """Return the seconds of a round; None where it has few clients, or clients are elsewhere.
 
-    Clients' work grows with their number; the server's with their number or, where it compares pairs, with its square.
+    Clients' work grows with their number; the server's with a power of it between 1 and 2, which two trials show.
     """
     setting, state = prepared.setting, prepared.state
     if prepared.config.engine == "flower" or prepared.config.faults is not None:
@@ -28,22 +29,24 @@ def estimate(prepared: Prepared) -> tuple[float, float] | None:
     participants = rounds.sample_clients(setting, message.round)
     if len(participants) < MANY:
         return None
-    began = perf_counter()
-    update, _ = setting.engine.execute(RoundTask(setting, message, participants[:TRIED], state.clients))
-    trained = perf_counter()
-    server.conclude(setting.method, setting.network, state.server, update, setting.seed)
-    concluded = perf_counter()
-    times = len(participants) / TRIED
-    clients, ours = trained - began, concluded - trained
-    return (clients + ours) * times, clients * times + ours * times**2
+
+    def tried(number: int) -> tuple[float, float]:
+        began = perf_counter()
+        update, _ = setting.engine.execute(RoundTask(setting, message, participants[:number], state.clients))
+        trained = perf_counter()
+        server.conclude(setting.method, setting.network, state.server, update, setting.seed)
+        return trained - began, perf_counter() - trained
+
+    tried(TRIED)  # the first time, libraries are imported
+    (_, few), (clients, more) = tried(TRIED), tried(2 * TRIED)
+    power = min(2.0, max(1.0, log2(more / few)))
+    times = len(participants) / (2 * TRIED)
+    return float(clients * times + more * times**power)
 
 
 def sentence(prepared: Prepared) -> str | None:
     """Return a sentence for the user where a round may take long."""
-    found = estimate(prepared)
-    if found is None or found[1] < LONG:
+    seconds = estimate(prepared)
+    if seconds is None or seconds < LONG:
         return None
-    low, high = found
-    return (
-        f"a round takes about {low:.0f} to {high:.0f} s here, as {TRIED} of its clients took; Ctrl-C ends after a round"
-    )
+    return f"a round takes about {seconds:.0f} s, judged by {2 * TRIED} of its clients"
