@@ -101,7 +101,7 @@ def unlike(updates: Sequence[Update]) -> list[int]:
 
 def _statistics_form(update: Update) -> str:
     """Return the kinds and shapes of what is put together of all participants, for any number of them."""
-    _, rows = serialization.flatten((update.counts, update.prototypes))
+    _, rows = serialization.flatten((update.counts, update.prototypes, update.halves))
     _, sums = serialization.flatten((update.moments,))
     each = {name: (tensor.dtype, tensor.ndim and len(tensor) == len(update.clients)) for name, tensor in rows.items()}
     return str([each, [tensor.shape[1:] for tensor in rows.values()], {n: (t.dtype, t.shape) for n, t in sums.items()}])
@@ -260,6 +260,10 @@ def _of_samples(update: Update, announced: Sequence[int]) -> Iterator[Check]:
     if update.prototypes is not None:
         forged = _forged(update.prototypes, sizes).cpu()
         yield forged, _impossible("sent prototypes that cannot be those of its samples")
+    if update.halves is not None and update.prototypes is not None:
+        half = torch.ceil(update.prototypes.class_counts / 2)
+        other = (update.halves.class_counts != half).any(dim=1) | _forged(update.halves, half.sum(dim=1))
+        yield other.cpu(), _impossible("sent prototypes of half its samples that cannot be theirs")
 
 
 def most_held_out(train: Sequence[int], held_out: Sequence[int], client: int, size: float) -> float:
@@ -297,8 +301,9 @@ def _finite(update: Update, measured: bool) -> Tensor:
     rows = update.mass.isfinite().all(dim=1) & update.started.isfinite().all(dim=1)
     fine = fine & ~_by_participant(update, ~rows)
     parts: list[Tensor | None] = [update.counts, update.held_out]
-    if update.prototypes is not None:
-        parts += [update.prototypes.class_means, update.prototypes.class_counts, update.prototypes.mean]
+    for sent in (update.prototypes, update.halves):
+        if sent is not None:
+            parts += [sent.class_means, sent.class_counts, sent.mean]
     for part in parts:
         if part is not None:
             fine = fine & part.flatten(1).isfinite().all(dim=1).cpu()
@@ -367,7 +372,10 @@ def only(update: Update, admitted: Tensor) -> Update:
         return tensor[admitted.to(tensor.device)]
 
     clients = tuple(client for client, stays in zip(update.clients, admitted.tolist(), strict=True) if stays)
-    seen = update.prototypes
+
+    def of_some(sent: Prototypes | None) -> Prototypes | None:
+        return None if sent is None else Prototypes(mine(sent.class_means), mine(sent.class_counts), mine(sent.mean))
+
     return replace(
         update,
         clients=clients,
@@ -383,9 +391,8 @@ def only(update: Update, admitted: Tensor) -> Update:
         weights=mine(update.weights),
         objective=None if update.objective is None else mine(update.objective),
         counts=None if update.counts is None else mine(update.counts),
-        prototypes=None
-        if seen is None
-        else Prototypes(mine(seen.class_means), mine(seen.class_counts), mine(seen.mean)),
+        prototypes=of_some(update.prototypes),
+        halves=of_some(update.halves),
         signatures={client: update.signatures[client] for client in clients if client in update.signatures},
         held_out=None if update.held_out is None else mine(update.held_out),
     )

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from hcfl import rng
 from hcfl.core.aggregation import own_parameters
-from hcfl.core.client_statistics import compared_features, first_signatures
+from hcfl.core.client_statistics import compared_features, first_signatures, halved_features
 from hcfl.core.cluster_log import Change, follow, missed_split, origins
 from hcfl.core.local_plan import Job, Trainer, at_rest, train
 from hcfl.core.setting import RoundTask
@@ -115,6 +115,7 @@ def take_part(
         objective=None if uninformed.any() else objective(likelihood, weights.client, segments),
         counts=class_counts(gamma, labels, data.classes, segments) if method.uses_class_shares else None,
         prototypes=compared_features(method, features, data),
+        halves=halved_features(method, features, data),
         signatures=first_signatures(task, data, new, trainer),
         moments=moments,
     )

@@ -16,7 +16,7 @@ from hcfl.models.ensemble import copies, embed, flatten
 from hcfl.models.inputs import some
 from hcfl.tiers import Prototypes, Signs
 from hcfl.tiers.client_segments import Segments
-from hcfl.tiers.distance import prototypes
+from hcfl.tiers.distance import half_prototypes, prototypes
 
 
 def compared_features(method: Method, features: Tensor | None, data: LocalData) -> Prototypes | None:
@@ -27,6 +27,13 @@ def compared_features(method: Method, features: Tensor | None, data: LocalData) 
         norms = torch.linalg.vector_norm(features, dim=1, keepdim=True)
         return prototypes(norms, data.labels, data.classes, data.segments)
     return None
+
+
+def halved_features(method: Method, features: Tensor | None, data: LocalData) -> Prototypes | None:
+    """Prototypes of the first half of each class's samples, where they are asked for."""
+    if features is None or "half prototypes" not in method.needs:
+        return None
+    return half_prototypes(features, data.labels, data.classes, data.segments)
 
 
 def first_signatures(task: RoundTask, data: LocalData, new: Tensor, trainer: Trainer) -> dict[int, Tensor]:

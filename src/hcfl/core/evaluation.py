@@ -259,7 +259,7 @@ def bytes_up(method: Method, update: Update) -> dict[str, int]:
     return {
         "extractor": _size(update.models.extractors),
         "heads": _size(update.models.heads),
-        "prototypes": 0 if update.prototypes is None else _all_bytes(update.prototypes),
+        "prototypes": sum(_all_bytes(part) for part in (update.prototypes, update.halves) if part is not None),
         "counts": 0 if update.counts is None else _bytes(update.counts),
         "weights": _bytes(update.weights),
         "signatures": sum(_bytes(signature) for signature in update.signatures.values()),

@@ -130,6 +130,8 @@ class Update:
     counts: Tensor | None = None
     """F, (participants, clusters, classes)."""
     prototypes: Prototypes | None = None
+    halves: Prototypes | None = None
+    """Prototypes of the first half of the samples of each class."""
     signatures: Mapping[int, Tensor] = field(default_factory=dict)
     """By client, of the participants that take part for the first time."""
     moments: Moments | None = None
@@ -171,6 +173,7 @@ class Update:
         objectives = [update.objective for update in updates if update.objective is not None]
         counts = [update.counts for update in updates if update.counts is not None]
         prototypes = [update.prototypes for update in updates if update.prototypes is not None]
+        halves = [update.halves for update in updates if update.halves is not None]
         moments = [update.moments for update in updates if update.moments is not None]
         held_out = [update.held_out for update in updates if update.held_out is not None]
         return Update(
@@ -186,6 +189,7 @@ class Update:
             objective=torch.cat(objectives) if len(objectives) == len(updates) else None,
             counts=torch.cat(counts) if counts else None,
             prototypes=Prototypes.join(prototypes) if prototypes else None,
+            halves=Prototypes.join(halves) if halves else None,
             signatures={client: mine for update in updates for client, mine in update.signatures.items()},
             moments=total(moments) if moments else None,
             held_out=torch.cat(held_out) if held_out else None,

@@ -48,6 +48,9 @@ FORMS: Mapping[str, Form] = {
     "prototypes.class_means": Form(SINGLE, ("client", "classes", "features")),
     "prototypes.class_counts": Form(SINGLE, ("client", "classes")),
     "prototypes.mean": Form(SINGLE, ("client", "features")),
+    "halves.class_means": Form(SINGLE, ("client", "classes", "features")),
+    "halves.class_counts": Form(SINGLE, ("client", "classes"), lowest=0),
+    "halves.mean": Form(SINGLE, ("client", "features")),
     "moments.mass": Form(DOUBLE, ("gaussians",), lowest=0, highest=FARTHEST),
     "moments.first": Form(DOUBLE, ("gaussians", "dimensions"), lowest=-FARTHEST, highest=FARTHEST),
     "moments.second": Form(DOUBLE, ("products", "dimensions"), lowest=-FARTHEST, highest=FARTHEST),
@@ -55,7 +58,7 @@ FORMS: Mapping[str, Form] = {
 }
 """Every tensor of an upload but the models and the signature, which have the form of what the server sent out."""
 
-OPTIONAL = ("counts", "prototypes", "moments", "held_out")
+OPTIONAL = ("counts", "prototypes", "halves", "moments", "held_out")
 """What only some methods, or some engines, ask for."""
 
 LENGTHS = {"client": 1, "right and samples": 2}
@@ -105,6 +108,7 @@ def wanted_of(setting: Setting, received: Ensemble, gaussians: Gaussians | None,
     parts = {
         "counts": method.uses_class_shares,
         "prototypes": compares,
+        "halves": method.topology == "split" and "half prototypes" in needs,
         "moments": method.formulation.gaussians > 0,
         "held_out": measured,
     }

@@ -39,6 +39,7 @@ CHOICES: dict[str, tuple[type, ...]] = {
         tiers.Fixed,
         tiers.SplitAndRemove,
         tiers.SplitOnContradiction,
+        tiers.SplitOnGain,
         tiers.SplitWhenStationary,
         tiers.SplitBySpectrum,
         tiers.MergeSimilar,

@@ -68,7 +68,8 @@ class Method:
     def needs(self) -> frozenset[Statistic]:
         """Which statistics tiers 3 and 4 look at."""
         wanted = (self.adaptation.needs, None if self.distance is None else self.distance.needs)
-        return frozenset(need for need in wanted if need is not None)
+        found = frozenset(need for need in wanted if need is not None)
+        return found | {"prototypes"} if "half prototypes" in found else found
 
     @property
     def federated(self) -> bool:

@@ -25,6 +25,7 @@ NOISED: tuple[Mode, ...] = ("local-dp", "central-dp")
 
 WORDS: dict[Statistic, str] = {
     "prototypes": "prototypes",
+    "half prototypes": "prototypes",
     "feature norms": "feature norms",
     "updates": "updates",
     "whole updates": "updates",

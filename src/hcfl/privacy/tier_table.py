@@ -32,6 +32,7 @@ SENT: dict[str, dict[str, str]] = {
         "fixed": "nothing",
         "split-and-remove": "what the distance needs",
         "split-on-contradiction": "what the distance needs, and class prototypes",
+        "split-on-gain": "what the distance needs, and class prototypes of all and of half its samples",
         "split-when-stationary": "what the distance needs, and its own update",
         "split-by-spectrum": "what the distance needs, and its own update",
         "merge-similar": "what the distance needs",

@@ -25,6 +25,7 @@ from hcfl.tiers.adaptation import (
     SplitBySpectrum,
     SplitDecision,
     SplitOnContradiction,
+    SplitOnGain,
     SplitWhenStationary,
     WeightedKMeans,
 )
@@ -98,6 +99,7 @@ __all__ = [
     "SplitBySpectrum",
     "SplitDecision",
     "SplitOnContradiction",
+    "SplitOnGain",
     "SplitWhenStationary",
     "UpdateCosine",
     "WeightedKMeans",

@@ -41,6 +41,8 @@ class Participants:
     """(participants,): each client's weight ω̃ for its own cluster."""
     prototypes: Prototypes | None = None
     """Of features, or, where a distance asks for them, of features' norms."""
+    halves: Prototypes | None = None
+    """Of the first half of the samples of each class."""
     updates: Tensor | None = None
     """(participants, parameters): how local training changed the parameters of each client's own cluster: its
     head in the split topology, its whole model in the full one."""
@@ -62,7 +64,16 @@ class Participants:
     """The run's seed, for decisions that draw random numbers."""
 
 
-Statistic = Literal["prototypes", "feature norms", "updates", "whole updates", "models", "first updates", "signatures"]
-"""What tiers 3 and 4 can ask clients for. A client sends the last two only when it first takes part, and the server
-keeps them: how one local epoch changed the initial model, or what the distance itself computes from the client's data
-(see `Signs`)."""
+Statistic = Literal[
+    "prototypes",
+    "half prototypes",
+    "feature norms",
+    "updates",
+    "whole updates",
+    "models",
+    "first updates",
+    "signatures",
+]
+"""What tiers 3 and 4 can ask clients for. Half prototypes are prototypes, and also those of the first half of each
+class's samples. A client sends the last two only when it first takes part, and the server keeps them: how one local
+epoch changed the initial model, or what the distance itself computes from the client's data (see `Signs`)."""

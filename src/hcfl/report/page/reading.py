@@ -18,6 +18,7 @@ from hcfl.runs.restore import as_it_was
 from hcfl.runs.tables import summarise
 
 RULES = {
+    "evidence": ("split-on-gain",),
     "contradiction": ("hcfl++", "split-on-contradiction"),
     "gap": ("hcfl+", "split-and-remove"),
     "norms": ("cfl", "hcfl-prime", "split-when-stationary"),

@@ -11,6 +11,7 @@ from hcfl.tiers.adaptation.decision import (
     SplitDecision,
     cluster_blocks,
 )
+from hcfl.tiers.adaptation.gain import SplitOnGain
 from hcfl.tiers.adaptation.group import DecomposedCosineGroups, HierarchicalOnce, KMeansOnce, WeightedKMeans
 from hcfl.tiers.adaptation.merge import MergeSimilar
 from hcfl.tiers.adaptation.split import (
@@ -36,6 +37,7 @@ __all__ = [
     "SplitBySpectrum",
     "SplitDecision",
     "SplitOnContradiction",
+    "SplitOnGain",
     "SplitWhenStationary",
     "WeightedKMeans",
     "cluster_blocks",

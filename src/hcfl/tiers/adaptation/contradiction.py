@@ -14,10 +14,11 @@ from hcfl.tiers.adaptation.decision import (
     SoftRule,
     SplitDecision,
     cluster_blocks,
-    moves,
 )
+from hcfl.tiers.adaptation.decision import moves as moved
 from hcfl.tiers.adaptation.split import smaller_part
 from hcfl.tiers.conflict import Directions, contradictions, dissents
+from hcfl.tiers.cuts import principal_cut
 from hcfl.tiers.participants import Participants, Statistic
 
 
@@ -54,13 +55,13 @@ class SplitOnContradiction:
         directions = Directions.of(participants.prototypes)
         if merge := self._merge(participants, directions):
             return Decision(remove=empty, merges=(merge,))
-        if split := self._split(participants, directions, distance):
+        if split := self.split(participants, directions, distance):
             return Decision((split,), empty)
-        return Decision(remove=empty, moves=self._moves(participants, directions))
+        return Decision(remove=empty, moves=self.moves(participants, directions))
 
     def _merge(self, participants: Participants, directions: Directions) -> MergeDecision | None:
         """Find the two clusters whose participants contradict each other least; they must share classes."""
-        clusters, inside = _members(participants)
+        clusters, inside = members_of(participants)
         scores, sizes = contradictions(directions, inside).cpu(), inside.sum(dim=1)
         scores = scores.masked_fill(~scores.isfinite(), torch.inf).fill_diagonal_(torch.inf)
         place = int(scores.argmin())
@@ -70,7 +71,7 @@ class SplitOnContradiction:
         into, gone = (one, other) if sizes[one] >= sizes[other] else (other, one)
         return MergeDecision(int(clusters[into]), int(clusters[gone]), float(scores[one, other]), self.rho / 2)
 
-    def _split(self, participants: Participants, directions: Directions, distance: Tensor) -> SplitDecision | None:
+    def split(self, participants: Participants, directions: Directions, distance: Tensor) -> SplitDecision | None:
         """Find the cluster whose halves contradict each other most."""
         found, most = None, self.rho
         for block in cluster_blocks(participants, distance).values():
@@ -83,23 +84,20 @@ class SplitOnContradiction:
                 found, most = block.split(parts, self.rule, maximum=score, mean=mean, threshold=self.rho), score
         return found
 
-    def _moves(self, participants: Participants, directions: Directions) -> tuple[MoveDecision, ...]:
+    def moves(self, participants: Participants, directions: Directions) -> tuple[MoveDecision, ...]:
         """Find the clients that contradict their own cluster by ρ more than another one."""
-        clusters, inside = _members(participants)
+        clusters, inside = members_of(participants)
         dissent = dissents(directions, inside).cpu()
         least, place = dissent.min(dim=1)
-        return moves(participants, clusters[place], dissent[inside.T] - least >= self.rho)
+        return moved(participants, clusters[place], dissent[inside.T] - least >= self.rho)
 
 
-def _members(participants: Participants) -> tuple[Tensor, Tensor]:
+def members_of(participants: Participants) -> tuple[Tensor, Tensor]:
     """Return the participants' clusters, (clusters,), and their memberships, (clusters, participants), as booleans."""
     clusters = torch.tensor(sorted(set(participants.members.tolist())))
     return clusters, clusters.unsqueeze(1) == participants.members
 
 
 def principal_halves(distance: Tensor) -> list[bool]:
-    """Cut clients in two by the sign of their principal coordinate (classical scaling); True marks the smaller part."""
-    values = distance.double().cpu()
-    rows = values.mean(dim=1)
-    centred = rows.unsqueeze(0) + rows.unsqueeze(1) - values - values.mean()
-    return smaller_part((torch.linalg.eigh(centred).eigenvectors[:, -1] > 0).long().numpy())
+    """Cut clients in two by the sign of their principal coordinate; True marks the smaller part."""
+    return smaller_part(principal_cut(distance).long().numpy())

@@ -6,8 +6,9 @@ function reason(event, rule) {
     value === null || value === undefined ? null : decimal(value),
   );
   if (most === null) return "";
-  if (event.event === "merge") return `${rule === "contradiction" ? rule : "1 − cos ="} ${most} < ${threshold}`;
+  if (event.event === "merge") return `${["contradiction", "evidence"].includes(rule) ? rule : "1 − cos ="} ${most} < ${threshold}`;
   const words = {
+    evidence: () => `evidence ${most} ≥ ${threshold}`,
     contradiction: () => `contradiction ${most} ≥ ρ = ${threshold}`,
     gap: () => `max ${most} − mean ${mean} = ${decimal(event.max_distance - event.mean_distance)} ≥ ρ = ${threshold}`,
     norms: () => `longest update ${most} > ${threshold}, mean update ${mean}`,
@@ -175,7 +176,7 @@ function lineageChart(run, paintOf) {
           );
         if (few && high >= 20 && event.event === "split" && event.max_distance !== null) {
           const gap = run.rule === "gap" ? event.max_distance - event.mean_distance : event.max_distance;
-          const sign = ["gap", "contradiction"].includes(run.rule) ? "≥" : ">";
+          const sign = ["gap", "contradiction", "evidence"].includes(run.rule) ? "≥" : ">";
           const words = event.threshold ? `${decimal(gap)} ${sign} ${decimal(event.threshold)}` : decimal(gap);
           const left = x + 8 + words.length * 6.6 > scene.width;
           scene.inside.append(

@@ -1,0 +1,164 @@
+"""HCFL++ (our own): split clusters where two heads serve both parts better, merge where one head does, move clients."""
+
+from dataclasses import dataclass
+from functools import partial
+from itertools import combinations
+from math import log, log10
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from hcfl.errors import InputError
+from hcfl.tiers.adaptation.contradiction import SplitOnContradiction, members_of
+from hcfl.tiers.adaptation.decision import (
+    Decision,
+    MergeDecision,
+    MoveDecision,
+    SoftRule,
+    SplitDecision,
+    cluster_blocks,
+    moves,
+)
+from hcfl.tiers.adaptation.split import smaller_part
+from hcfl.tiers.conflict import Directions, contradictions, dissents
+from hcfl.tiers.cuts import SOURCES
+from hcfl.tiers.head_gain import (
+    ClassMeans,
+    Heads,
+    Measured,
+    better_cut,
+    chance,
+    cross_fitted,
+    measured,
+    serves_both,
+)
+from hcfl.tiers.participants import Participants, Statistic
+
+ODDS = log(20)
+"""How much more likely another cluster must make a client's samples before the client moves there."""
+
+
+WORTH = 0.1
+"""Which share of the loss two heads must take away. Less is not worth that each head has fewer samples to learn from;
+clients' cameras take away a few percent."""
+
+
+@dataclass(frozen=True)
+class SplitOnGain:
+    """Split a cluster where two heads serve both parts better than one, or where the parts contradict each other.
+
+    - **Gain**: held-out likelihood of two heads against one (`head_gain`), tested over clients. `level` is the
+      probability that a run splits anything although nothing differs: it is divided among the rounds, and in each among
+      the cuts looked at.
+    - **Contradiction**, by `rho`, as in `SplitOnContradiction`: it sees relabelled classes with few clients, too.
+
+    What was split is merged only where both kinds of evidence are gone: the prototypes do not contradict each other by
+    ρ/2, and the same clients' gain by two heads could be chance (p > 2·`level`). In rounds without split and merge,
+    clients move that contradict their cluster, and clients both halves of whose samples another cluster makes more
+    likely, so that E-steps cannot undo a split that still pays. There is one split or merge per round; clusters without
+    clients are removed. `rule` says what a split does to weights. Where clients send no halves, because of noise,
+    `SplitOnContradiction` alone decides.
+    """
+
+    level: float = 0.05
+    rho: float = 0.4
+    rule: SoftRule = "lean"
+    adaptive: ClassVar[bool] = True
+    uses_distance: ClassVar[bool] = True
+    needs: ClassVar[Statistic | None] = "half prototypes"
+    splits: ClassVar[bool] = True
+    merges: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        if not 0 < self.level < 0.5:
+            raise InputError(f"level = {self.level}: must be greater than 0 and less than 0.5")
+        if not self.rho > 0:
+            raise InputError(f"rho = {self.rho}: must be greater than 0")
+
+    def decide(self, participants: Participants, distance: Tensor | None, occupied: Tensor) -> Decision:
+        """Merge two clusters that nothing keeps apart, if there are any; else split one; else move clients."""
+        assert distance is not None
+        assert participants.prototypes is not None
+        contradiction = SplitOnContradiction(self.rho, self.rule)
+        if participants.halves is None:
+            return contradiction.decide(participants, distance, occupied)
+        empty = tuple(torch.nonzero(~occupied).flatten().tolist())
+        known = measured(participants.prototypes, participants.halves)
+        directions = Directions.of(participants.prototypes)
+        if merge := self._merge(participants, known, directions):
+            return Decision(remove=empty, merges=(merge,))
+        contradicting = contradiction.split(participants, directions, distance)
+        if split := contradicting or self._split(participants, known, distance):
+            return Decision((split,), empty)
+        dissenting = contradiction.moves(participants, directions)
+        named = {move.client for move in dissenting}
+        likelier = tuple(move for move in _moves(participants, known, directions) if move.client not in named)
+        return Decision(remove=empty, moves=dissenting + likelier)
+
+    def threshold(self, round_: int, looked_at: int) -> float:
+        """Return the p-value below which a round splits one of the cuts looked at; `level` in all rounds together."""
+        return self.level / (round_ * (round_ + 1) * looked_at)
+
+    def _split(self, participants: Participants, known: Measured, distance: Tensor) -> SplitDecision | None:
+        """Find the cut with the smallest p-value among all clusters and sources."""
+        blocks = cluster_blocks(participants, distance).values()
+        threshold = self.threshold(max(participants.round, 1), max(1, len(SOURCES) * len(blocks)))
+        found, least = None, threshold
+        for block in blocks:
+            inside = known.of(block.rows)
+            for propose in SOURCES.values():
+                gain = cross_fitted(inside, propose)
+                value = chance(gain.each)
+                if value >= least or gain.share < WORTH:
+                    continue
+                second = better_cut(inside.all, propose(inside.all))
+                if serves_both(gain.each, second):
+                    parts = smaller_part(second.long().numpy())
+                    found = block.split(
+                        parts, self.rule, evidence(value), mean=gain.share, threshold=evidence(threshold)
+                    )
+                    least = value
+        return found
+
+    def _merge(self, participants: Participants, known: Measured, directions: Directions) -> MergeDecision | None:
+        """Find the two clusters whose clients gain least surely by two heads, of those that can be compared."""
+        clusters, inside = members_of(participants)
+        scores = contradictions(directions, inside).cpu()
+        agree = scores.isfinite() & (scores < self.rho / 2)
+        found, most = None, 2 * self.level
+        for one, other in combinations(range(len(clusters)), 2):
+            rows = torch.nonzero(inside[one] | inside[other]).flatten()
+            second = inside[other][rows]
+            value = chance(cross_fitted(known.of(rows), partial(_same, second)).each) if agree[one, other] else 0.0
+            if value > most:
+                into, gone = (one, other) if inside[one].sum() >= inside[other].sum() else (other, one)
+                numbers = evidence(value), evidence(2 * self.level)
+                found, most = MergeDecision(int(clusters[into]), int(clusters[gone]), *numbers), value
+        return found
+
+
+def evidence(probability: float) -> float:
+    """Return −log10 of a p-value: so many zeros after the point."""
+    return -log10(max(probability, 1e-300))
+
+
+def _same(cut: Tensor, _: ClassMeans) -> Tensor:
+    """Propose a cut that is known already."""
+    return cut
+
+
+def _moves(participants: Participants, known: Measured, directions: Directions) -> tuple[MoveDecision, ...]:
+    """Find the clients whose samples another cluster makes more likely than their own: both halves must say so.
+
+    None moves to a cluster that it contradicts more than its own, or it would be moved back and forth.
+    """
+    clusters, inside = members_of(participants)
+    heads, own = Heads.of(known.all, inside), inside.long().argmax(dim=0)
+    scores = torch.stack([heads.log_likelihood(half) * half.counts.sum(dim=1, keepdim=True) for half in known.halves])
+    best = scores.sum(dim=0).argmax(dim=1)
+    here, there = (scores.gather(2, at.expand(2, -1).unsqueeze(2)).squeeze(2) for at in (own, best))
+    likelier = ((there > here).all(dim=0)) & ((there - here).sum(dim=0) > ODDS)
+    dissent = dissents(directions, inside).cpu()
+    agrees = dissent.gather(1, best.unsqueeze(1)) <= dissent.gather(1, own.unsqueeze(1))
+    return moves(participants, clusters[best], likelier & agrees.squeeze(1))

@@ -1,0 +1,166 @@
+"""Two heads or one: halves of clients' samples, cross-fitted gains, and what is split, merged or moved for them."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+from torch.testing import assert_close
+
+from hcfl.errors import InputError
+from hcfl.tiers import ConflictDistance, Decision, Participants, SplitOnContradiction, SplitOnGain
+from hcfl.tiers.client_segments import Segments
+from hcfl.tiers.cuts import SOURCES
+from hcfl.tiers.distance import half_prototypes, prototypes
+from hcfl.tiers.head_gain import (
+    ClassMeans,
+    Heads,
+    canonical,
+    chance,
+    cross_fitted,
+    gain_by,
+    measured,
+    serves_both,
+)
+
+CLASSES, FEATURES = 6, 12
+
+
+def samples(sensors, seed=0, each=60, held=None, cameras=0.0, members=None) -> Participants:
+    """Clients whose sensors see the classes in the way of their kind; each shifts and scales what it sees a little."""
+    draw = torch.Generator().manual_seed(seed)
+    usual = 2 * torch.randn(CLASSES, FEATURES, generator=draw)
+    kinds = [usual, usual @ torch.linalg.qr(torch.randn(FEATURES, FEATURES, generator=draw)).Q]
+    labels, features = [], []
+    for client, kind in enumerate(sensors):
+        some = torch.arange(CLASSES) if held is None else torch.tensor(held[client])
+        mine = some[torch.arange(each) % len(some)]
+        seen = kinds[kind][mine] + torch.randn(each, FEATURES, generator=draw)
+        seen = seen * (1 + cameras * torch.rand(1, generator=draw)) + cameras * torch.randn(FEATURES, generator=draw)
+        labels.append(mine)
+        features.append(seen)
+    segments, values, names = Segments((each,) * len(sensors)), torch.cat(features), torch.cat(labels)
+    return Participants(
+        clients=tuple(3 * client + 1 for client in range(len(sensors))),
+        members=torch.tensor(members or [0] * len(sensors)),
+        weights=torch.ones(len(sensors)),
+        prototypes=prototypes(values, names, CLASSES, segments),
+        halves=half_prototypes(values, names, CLASSES, segments),
+        round=1,
+    )
+
+
+def known(seen: Participants):
+    assert seen.prototypes is not None
+    assert seen.halves is not None
+    return measured(seen.prototypes, seen.halves)
+
+
+def decide(seen: Participants) -> Decision:
+    occupied = torch.ones(int(seen.members.max()) + 1, dtype=torch.bool)
+    return SplitOnGain().decide(seen, ConflictDistance().between(seen), occupied)
+
+
+def test_the_first_half_of_each_class_is_the_larger_one():
+    features = torch.tensor([[1.0], [2.0], [4.0], [8.0], [16.0], [32.0]])
+    labels = torch.tensor([0, 1, 0, 0, 1, 1])
+    found = half_prototypes(features, labels, 3, Segments((4, 2)))
+    # Client 0: class 0 has samples 1, 4, 8, class 1 has sample 2. Client 1: class 1 has 16 and 32.
+    assert_close(found.class_counts, torch.tensor([[2.0, 1.0, 0.0], [0.0, 1.0, 0.0]]))
+    assert_close(found.class_means[..., 0], torch.tensor([[2.5, 2.0, 0.0], [0.0, 16.0, 0.0]]))
+    assert_close(found.mean[:, 0], torch.tensor([7 / 3, 16.0]))
+
+
+def test_canonical_means_do_not_change_with_a_clients_shift_and_scale():
+    draw = torch.Generator().manual_seed(0)
+    usual, counts = torch.randn(5, 3, generator=draw), torch.full((4, 5), 10.0)
+    means = usual.repeat(4, 1, 1)
+    means[2] = 2.5 * usual + torch.tensor([3.0, -1.0, 7.0])
+    found = canonical(means, counts)
+    assert_close(found[2], found[0])
+    assert_close(found[0], found[1])
+
+
+def test_a_head_comes_from_other_clients_and_a_class_that_a_group_lacks_from_all():
+    means = torch.tensor([[[0.0], [4.0]], [[2.0], [6.0]], [[9.0], [8.0]]])
+    counts = torch.tensor([[10.0, 10.0], [10.0, 10.0], [10.0, 0.0]])
+    heads = Heads.of(ClassMeans(means, counts, counts), torch.tensor([[True, True, False], [False, False, True]]))
+    # Client 0, its own group: 10 samples of client 1 (mean 2), and 5 of all others' mean (2 + 9) / 2.
+    assert_close(heads.means[0, 0, 0, 0], torch.tensor((20 + 5 * 5.5) / 15))
+    # Client 0, the other group holds no class 1: the mean of the others that do, client 1.
+    assert_close(heads.means[0, 1, 1, 0], torch.tensor(6.0))
+    assert_close(heads.sizes[0], torch.tensor([[15.0, 15.0], [15.0, 5.0]]))
+
+
+def test_two_kinds_of_sensors_gain_by_two_heads_and_cameras_do_not():
+    two, cameras = samples([0, 1] * 6, cameras=0.2), samples([0] * 12, cameras=0.5)
+    for propose in SOURCES.values():
+        assert chance(cross_fitted(known(two), propose).each) < 1e-3
+        assert chance(cross_fitted(known(cameras), propose).each) > 0.05
+    assert cross_fitted(known(two), SOURCES["losses"]).share > 0.3
+
+
+def test_clients_with_other_classes_gain_nothing_at_all():
+    apart = samples([0] * 8, held=[[0, 1, 2]] * 4 + [[3, 4, 5]] * 4)
+    second = torch.arange(8) >= 4
+    assert_close(gain_by(known(apart), second, second).each, torch.zeros(8, dtype=torch.float64), atol=1e-9, rtol=0)
+
+
+def test_where_nothing_differs_gains_are_negative_on_average():
+    means = [
+        float(cross_fitted(known(samples([0] * 10, seed)), SOURCES["class means"]).each.mean()) for seed in range(8)
+    ]
+    assert sum(mean < 0 for mean in means) >= 7
+
+
+@pytest.mark.parametrize("sensors", [[0, 1] * 6, [0, 0, 1] * 5])
+def test_it_splits_kinds_of_sensors(sensors):
+    seen = samples(sensors, cameras=0.2)
+    (split,) = decide(seen).splits
+    kinds = dict(zip(seen.clients, sensors, strict=True))
+    assert {kinds[client] for client in split.second} == {1}
+    assert {kinds[client] for client in split.first} == {0}
+    assert split.maximum >= split.threshold
+
+
+def test_it_does_not_split_where_nothing_differs():
+    for seed in range(5):
+        assert decide(samples([0] * 12, seed, each=24)) == Decision()
+        assert decide(samples([0] * 12, seed, cameras=0.5, held=[[0, 1, 2, 3]] * 6 + [[2, 3, 4, 5]] * 6)) == Decision()
+
+
+def test_a_later_round_needs_more_evidence_and_all_rounds_together_have_the_level():
+    rule = SplitOnGain(level=0.05)
+    assert sum(rule.threshold(round_, 3) * 3 for round_ in range(1, 10_000)) == pytest.approx(0.05, rel=1e-3)
+
+
+def test_clusters_that_pay_stay_and_others_merge():
+    sensors = [0] * 6 + [1] * 6
+    assert decide(samples(sensors, members=sensors)).merges == ()
+    alike = decide(samples([0] * 12, members=sensors))
+    assert [(merge.into, merge.gone) for merge in alike.merges] == [(0, 1)]
+
+
+def test_a_client_in_the_wrong_cluster_moves_back():
+    sensors = [0] * 6 + [1] * 6
+    seen = samples(sensors, members=[0] * 5 + [1] + [1] * 6)
+    (move,) = decide(seen).moves
+    assert (move.client, move.to) == (seen.clients[5], 0)
+
+
+def test_without_halves_contradictions_alone_decide():
+    seen = replace(samples([0, 1] * 6), halves=None)
+    distance, occupied = ConflictDistance().between(seen), torch.ones(1, dtype=torch.bool)
+    assert decide(seen) == SplitOnContradiction().decide(seen, distance, occupied)
+
+
+def test_both_parts_must_gain():
+    gain = torch.tensor([1.0, 1.0, 1.0, -0.5, -0.2])
+    assert serves_both(gain[:4], torch.tensor([False, True, False, True])) is False
+    assert serves_both(gain.abs(), torch.tensor([False, True, False, True, False])) is True
+    assert chance(torch.zeros(4)) == 1.0
+
+
+@pytest.mark.parametrize(("settings", "message"), [({"level": 0.5}, "level = 0.5"), ({"rho": 0.0}, "rho = 0.0")])
+def test_settings_are_checked(settings, message):
+    with pytest.raises(InputError, match=message):
+        SplitOnGain(**settings)
