@@ -345,3 +345,9 @@ def test_momentum_that_is_kept_is_that_of_one_optimiser():
     (second,) = descend([first], loss, batches[:1], sgd, velocities=[velocity])
     assert float(second["w"]) == pytest.approx(0.302)
     assert float(start["w"]) == 1.0
+
+
+def test_the_order_auto_is_together_for_one_cluster_and_heads_first_for_several():
+    auto = local_sgd(order="auto")
+    assert [auto.ordered(clusters).order for clusters in (1, 2)] == ["together", "heads-first"]
+    assert local_sgd(order="heads-first").ordered(1).order == "heads-first"

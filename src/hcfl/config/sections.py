@@ -16,8 +16,9 @@ Precision = Literal["fp32", "tf32", "bf16"]
 """`tf32` rounds the factors of matrix products, `bf16` (which includes it) also what extractors compute in between.
 Parameters, averages, weights and distances are single precision in all."""
 
-Order = Literal["heads-first", "together"]
-"""Whether a model with a shared extractor trains its heads first, on frozen features, or both parts in every step."""
+Order = Literal["heads-first", "together", "auto"]
+"""Whether a model with a shared extractor trains its heads first, on frozen features, or both parts in every step;
+`auto`: together while there is one cluster, heads first as soon as there are several."""
 
 
 class AdmissionConfig(Section):
@@ -280,7 +281,8 @@ class TrainingConfig(Section):
     weight_decay: float = Field(5e-4, ge=0, description="weight decay")
     order: Order = Field(
         "heads-first",
-        description="where clusters share an extractor: train heads first, then the extractor, or both in every step",
+        description="where clusters share an extractor: train heads first, then the extractor, or both in every step; "
+        "auto: both while there is one cluster",
     )
     drop_last: bool = Field(
         False, description="leave out the last batch of an epoch where it is not full, unless it is the only one"

@@ -1,7 +1,7 @@
 """Local training: γ-weighted cross-entropy by stochastic gradient descent (equations (6) and (7))."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -47,6 +47,15 @@ class LocalSGD:
             order=training.order,
             drop_last=training.drop_last,
         )
+
+    def ordered(self, clusters: int) -> "LocalSGD":
+        """Settle an order that depends on the number of clusters.
+
+        One head serves all clients as long as nothing speaks for two, and trained together with φ it is FedAvg's.
+        """
+        if self.order != "auto":
+            return self
+        return replace(self, order="together" if clusters == 1 else "heads-first")
 
 
 def cross_entropy_per_cluster(logits: Tensor, labels: Tensor) -> Tensor:
