@@ -53,6 +53,7 @@ def take_part(
     """
     method, network, seed = task.setting.method, task.setting.network, task.setting.seed
     broadcast, clients = task.broadcast, task.participants
+    complete = data is None and len(clients) == len(task.setting.federation.train)
     data = task.setting.federation.local_data(clients) if data is None else data
     segments, labels = data.segments, data.labels
     known = [task.states.get(client) for client in clients]
@@ -120,7 +121,6 @@ def take_part(
         moments=moments,
     )
     own = _each(trained if method.local.kept else None, len(clients))
-    complete = len(clients) == len(task.setting.federation.train)
     momenta = _each(done.velocity, len(clients), shared=complete)
     states_after = [
         ClientState(broadcast.round, broadcast.clusters, *kept)
