@@ -14,6 +14,7 @@ from hcfl.core.setting import RoundTask
 from hcfl.core.state import Missing, Update
 from hcfl.methods import build
 from hcfl.models.ensemble import Ensemble
+from hcfl.models.tasks import CLASSES
 from hcfl.tiers import Prototypes
 from helpers import setting, setting_of, start
 from values import same as same_value
@@ -48,7 +49,10 @@ ANNOUNCED = [0, 0, 6, 0, 0, 10, 0, 4]
 
 def found(update, longest=10.0, announced=ANNOUNCED, received=RECEIVED, buffers=("var",)):
     federation = SimpleNamespace(train=[range(n) for n in announced], val=[range(n // 2) for n in announced])
-    network, admission = SimpleNamespace(buffers=frozenset(buffers)), AdmissionConfig(longest_model=longest)
+    network, admission = (
+        SimpleNamespace(buffers=frozenset(buffers), task=CLASSES),
+        AdmissionConfig(longest_model=longest),
+    )
     chosen = setting_of(federation, None, network, admission=admission)
     task = RoundTask(chosen, SimpleNamespace(ensemble=received), update.clients, {})
     return {client: refusal.text for client, refusal in refusals(task, update).items()}

@@ -23,14 +23,14 @@ from hcfl.core.evaluation import (
     purity,
     without_shares,
 )
-from hcfl.core.predictions import mixture
 from hcfl.core.server import begin, broadcast, shares
 from hcfl.core.state import ClientState, Update
 from hcfl.data import Newcomer, Truth
 from hcfl.errors import InputError
 from hcfl.methods import Method, build
 from hcfl.models import MODELS
-from hcfl.models.ensemble import Ensemble, class_log_probs, embed, initialise
+from hcfl.models.ensemble import Ensemble, embed, initialise, outputs_of
+from hcfl.models.tasks import CLASSES
 from hcfl.runs.prepare import prepare
 from hcfl.tiers import (
     ByLabelDistribution,
@@ -47,10 +47,15 @@ from hcfl.tiers.gaussians import Gaussians, mixture_log_density
 from helpers import play, setting, start
 
 
+def at_labels(log_probs, newcomer):
+    """Return log p_k(y|x) of the samples that a newcomer finds its weights on."""
+    return log_probs[newcomer.fit_rows, :, newcomer.fit_labels]
+
+
 def test_prediction_is_the_weighted_mean_of_probabilities():
     probs = torch.tensor([[[0.9, 0.1], [0.2, 0.8]]])
-    assert_close(mixture(probs.log(), torch.tensor([[0.25, 0.75]])).exp(), torch.tensor([[0.375, 0.625]]))
-    assert_close(mixture(probs.log(), torch.tensor([[1.0, 0.0]])).exp(), torch.tensor([[0.9, 0.1]]))
+    assert_close(CLASSES.mix(probs.log(), torch.tensor([[0.25, 0.75]])).exp(), torch.tensor([[0.375, 0.625]]))
+    assert_close(CLASSES.mix(probs.log(), torch.tensor([[1.0, 0.0]])).exp(), torch.tensor([[0.9, 0.1]]))
 
 
 def test_a_newcomer_s_e_step_uses_its_own_labels_only():
@@ -58,7 +63,7 @@ def test_a_newcomer_s_e_step_uses_its_own_labels_only():
     rows = torch.tensor([1, 0])
     newcomer = Newcomer("n", rows, torch.tensor([0, 0]), rows, rows)
     start, shares = Weights(torch.tensor([[0.5, 0.5]])), torch.full((2, 2), 0.5)
-    weights = newcomer_step(build("fedem"), newcomer, log_probs, None, shares, start).client
+    weights = newcomer_step(build("fedem"), newcomer, at_labels(log_probs, newcomer), None, shares, start).client
     # sample 1, label 0: (.5, .1) → (5/6, 1/6); sample 0, label 0: (.8, .4) → (2/3, 1/3)
     assert_close(weights, torch.tensor([[0.75, 0.25]]))
 
@@ -195,14 +200,14 @@ def test_newcomers_find_their_weights_on_one_part_and_are_measured_on_the_other(
     before, _ = play(planted, method, 2, newcomers=form)
     ((after, record),) = rounds.play(chosen, before, 3)
     inputs = planted.scaling(planted.test_x)
-    log_probs = class_log_probs(chosen.network, after.server.ensemble, inputs)
+    log_probs = torch.log_softmax(outputs_of(chosen.network, after.server.ensemble, inputs), dim=2)
     class_shares = shares(method, after.server, planted.classes)
     for k, newcomer in enumerate(planted.newcomers):
         weights = before.newcomers[k] if form == "persistent" else Weights(torch.full((1, 3), 1 / 3))
         for _ in range(steps):
-            weights = newcomer_step(method, newcomer, log_probs, None, class_shares, weights)
+            weights = newcomer_step(method, newcomer, at_labels(log_probs, newcomer), None, class_shares, weights)
         assert_close(after.newcomers[k].client, weights.client)
-        predicted = mixture(log_probs, weights.client.expand(len(log_probs), -1)).argmax(dim=1)[newcomer.score_rows]
+        predicted = CLASSES.mix(log_probs, weights.client.expand(len(log_probs), -1)).argmax(dim=1)[newcomer.score_rows]
         assert record.test_per_concept[k] == (predicted == newcomer.score_labels).double().mean().item()
 
 
@@ -241,7 +246,7 @@ def test_a_newcomer_goes_on_from_its_own_weights():
     newcomer = Newcomer("n", BOTH, torch.tensor([0, 0]), BOTH, BOTH)
     start = Weights(torch.tensor([[0.25, 0.75]]))
     # (.25·.5, .75·.1) → (5/8, 3/8); (.25·.8, .75·.4) → (2/5, 3/5)
-    found = newcomer_step(build("fedem"), newcomer, LOG_PROBS, None, EVEN, start).client
+    found = newcomer_step(build("fedem"), newcomer, at_labels(LOG_PROBS, newcomer), None, EVEN, start).client
     assert_close(found, torch.tensor([[0.5125, 0.4875]]))
 
 
@@ -250,9 +255,11 @@ def test_a_newcomer_can_find_its_weights_without_class_shares():
     start = Weights(torch.tensor([[0.25, 0.75]]))
     skewed = torch.tensor([[0.5, 0.5], [0.1, 0.9]])
     # With P_k(0) = (.5, .1): (.25·1, .75·1) → (1/4, 3/4); (.25·1.6, .75·4) → (2/17, 15/17)
-    found = newcomer_step(build("fedrc"), newcomer, LOG_PROBS, None, skewed, start).client
+    found = newcomer_step(build("fedrc"), newcomer, at_labels(LOG_PROBS, newcomer), None, skewed, start).client
     assert_close(found, torch.tensor([[(1 / 4 + 2 / 17) / 2, (3 / 4 + 15 / 17) / 2]]))
-    plain = newcomer_step(without_shares(build("fedrc")), newcomer, LOG_PROBS, None, skewed, start).client
+    plain = newcomer_step(
+        without_shares(build("fedrc")), newcomer, at_labels(LOG_PROBS, newcomer), None, skewed, start
+    ).client
     assert_close(plain, torch.tensor([[0.5125, 0.4875]]))
     with pytest.raises(InputError, match="plain_newcomers = true: fedem finds weights without P_k anyway"):
         without_shares(build("fedem"))
@@ -265,7 +272,7 @@ def test_a_newcomer_mixes_gaussians_from_its_own_weights_too():
     newcomer = Newcomer("n", BOTH, torch.tensor([0, 0]), BOTH, BOTH)
     start = Weights(torch.tensor([[0.25, 0.75]]), components=torch.tensor([[[0.5, 0.5], [0.25, 0.75]]]))
     densities = torch.tensor([[1.0, 1.0], [0.2, 0.6]]).log()
-    found = newcomer_step(build("fedgmm", clusters=2), newcomer, LOG_PROBS, densities, EVEN, start)
+    found = newcomer_step(build("fedgmm", clusters=2), newcomer, at_labels(LOG_PROBS, newcomer), densities, EVEN, start)
     # Sample 1: p_k(z) = (.4, .5), γ ∝ (.25·.5·.4, .75·.1·.5) → (4/7, 3/7), within clusters (1/4, 3/4) and (.1, .9).
     # Sample 0: p_k(z) = 1, γ ∝ (.25·.8, .75·.4) → (2/5, 3/5), within clusters as they were.
     assert_close(found.client, torch.tensor([[17 / 35, 18 / 35]]))
@@ -277,7 +284,9 @@ def test_a_newcomer_is_placed_by_its_class_shares_where_the_method_does_so():
     newcomer = Newcomer("n", torch.tensor([0, 0, 1]), torch.tensor([0, 0, 1]), BOTH, BOTH)
     shares = torch.tensor([[0.1, 0.9], [0.7, 0.3]])
     # Two thirds of its labels are 0, as in cluster 1; cluster 0 has the lower loss.
-    found = newcomer_step(method, newcomer, LOG_PROBS, None, shares, Weights(torch.tensor([[0.5, 0.5]]))).client
+    found = newcomer_step(
+        method, newcomer, at_labels(LOG_PROBS, newcomer), None, shares, Weights(torch.tensor([[0.5, 0.5]]))
+    ).client
     assert found.tolist() == [[0.0, 1.0]]
 
 
@@ -315,18 +324,18 @@ def test_with_gaussians_every_sample_has_its_own_weights_in_val_and_test(planted
 
     def hits(inputs, labels, weights, with_density=True):
         scaled = planted.scaling(inputs)
-        log_probs = class_log_probs(network, ensemble, scaled)
+        log_probs = torch.log_softmax(outputs_of(network, ensemble, scaled), dim=2)
         z = state.gaussians.embed(embed(network, state.anchor.extractor(0), scaled))
         segments, densities = Segments((len(scaled),)), state.gaussians.log_densities(z)
         density = mixture_log_density(weights.components, densities, segments) if with_density else 0
         log_weights = weights.client.log().expand(len(scaled), -1) + density
-        return (mixture(log_probs, torch.softmax(log_weights, dim=1)).argmax(dim=1) == labels).double()
+        return (CLASSES.mix(log_probs, torch.softmax(log_weights, dim=1)).argmax(dim=1) == labels).double()
 
     rows = planted.val_rows
     expected = hits(planted.x[rows], planted.y[rows], each).mean().item()
     assert predict_held_out(planted, network, method, state, clients).accuracy == pytest.approx(expected)
     assert expected != pytest.approx(hits(planted.x[rows], planted.y[rows], each, with_density=False).mean().item())
-    found = evaluation.test_accuracy(planted, network, method, state, (each,) * 3, "persistent")
+    found = evaluation.test_score(planted, network, method, state, (each,) * 3, "persistent")
     for newcomer, weights, accuracy in zip(planted.newcomers, found.weights, found.per_concept, strict=True):
         inputs, labels = planted.test_x[newcomer.score_rows], newcomer.score_labels
         assert accuracy == pytest.approx(hits(inputs, labels, weights).mean().item())
@@ -347,11 +356,13 @@ def test_a_concept_measured_on_two_halves_is_one_number_over_all_its_samples(pla
     state, records = play(halved, method, 2)
     assert len(state.newcomers) == 6
     assert len(records[-1].test_per_concept) == 3
-    log_probs = class_log_probs(setting(halved, method).network, state.server.ensemble, halved.scaling(halved.test_x))
+    network = setting(halved, method).network
+    outputs = outputs_of(network, state.server.ensemble, halved.scaling(halved.test_x))
+    log_probs = torch.log_softmax(outputs, dim=2)
     for concept, (one, two) in enumerate(zip(halved.newcomers[::2], halved.newcomers[1::2], strict=True)):
         right = 0
         for newcomer, weights in zip((one, two), state.newcomers[2 * concept :], strict=False):
-            scores = mixture(log_probs[newcomer.score_rows], weights.client.expand(len(newcomer.score_rows), -1))
+            scores = CLASSES.mix(log_probs[newcomer.score_rows], weights.client.expand(len(newcomer.score_rows), -1))
             right += int((scores.argmax(dim=1) == newcomer.score_labels).sum())
         assert records[-1].test_per_concept[concept] == pytest.approx(right / len(halved.test_x))
 

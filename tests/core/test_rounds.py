@@ -18,7 +18,7 @@ from hcfl.engines import Batched, Sequential
 from hcfl.errors import InputError
 from hcfl.methods import METHODS, Method, build
 from hcfl.methods.local_models import ClusterModels, OwnModel
-from hcfl.models.ensemble import Ensemble, class_log_probs, forward
+from hcfl.models.ensemble import Ensemble, forward, outputs_of
 from hcfl.runs.progress import describe_change
 from hcfl.tiers import (
     ByLabelDistribution,
@@ -557,7 +557,7 @@ def test_a_client_that_missed_a_split_of_its_cluster_chooses_by_loss_when_it_is_
     )
     data = planted.local_data([late])
     update, _ = take_part(RoundTask(chosen, absent, [late], {late: stale}))
-    log_probs = class_log_probs(chosen.network, message.ensemble, data.inputs)
+    log_probs = torch.log_softmax(outputs_of(chosen.network, message.ensemble, data.inputs), dim=2)
     losses = -log_probs[torch.arange(len(data)), :, data.labels].mean(dim=0)
     assert update.weights.argmax(dim=1).tolist() == [int(losses.argmin())]
 

@@ -8,7 +8,6 @@ from torch.testing import assert_close
 
 from hcfl.core.sgd import (
     Supervision,
-    cross_entropy_per_cluster,
     descend,
     shuffle,
     train_extractor,
@@ -19,6 +18,7 @@ from hcfl.core.sgd import (
 from hcfl.data.local_data import LocalData
 from hcfl.models import Network, drop, mlp, parameters_of
 from hcfl.models.ensemble import row, rows, stack
+from hcfl.models.tasks import CLASSES, cross_entropy_per_cluster
 from hcfl.tiers.client_segments import Segments
 from helpers import local_sgd
 
@@ -43,7 +43,8 @@ def task():
 
 def test_weighted_loss_by_hand():
     # Two clusters with uniform logits over two classes: CE = log 2 everywhere.
-    loss = weighted_loss(torch.zeros(2, 2, 2), torch.tensor([0, 1]), torch.tensor([[0.5, 0.5], [1.0, 0.0]]))
+    losses = CLASSES.loss(torch.zeros(2, 2, 2), torch.tensor([0, 1]))
+    loss = weighted_loss(losses, torch.tensor([[0.5, 0.5], [1.0, 0.0]]))
     assert loss.item() == pytest.approx(2 * 0.6931472 / 2)
 
 

@@ -55,7 +55,7 @@ BAD = {
     "NaN pixels": ({"x": NAN, "y": Y}, "NaN, infinite or too large values in 1 of 6 samples, first in sample 3"),
     "negative labels": ({"x": ones(5), "y": Y - 1}, "labels from -1 to 1"),
     "labels out of range": ({"x": ones(5), "y": Y * 50}, "labels from 0 to 100"),
-    "broken labels": ({"x": ones(5), "y": Y + 0.5}, "labels are whole numbers"),
+    "broken labels": ({"x": ones(5), "y": Y + 0.5, "task": "classification"}, "labels are whole numbers"),
     "one class": ({"x": ones(5), "y": Y * 0}, "single class"),
     "text as x": ({"x": np.full((6, 5), "a"), "y": Y}, "numbers are needed"),
     "channels first": ({"x": ones(3, 32, 32), "y": Y}, r"x.transpose\(0, 2, 3, 1\)"),

@@ -76,7 +76,7 @@ def test_each_kind_of_column_becomes_the_numbers_that_one_can_compute_by_hand(tm
 def test_a_schema_applies_to_other_rows_and_tells_what_it_does_not_know():
     schema = fit(patients(), "outcome", ["age", "ward"], "table")
     encoded = schema.encode(pd.DataFrame({"ward": ["A", "Z", None], "age": [30, None, 50]}))
-    assert encoded.y is None
+    assert encoded.answers is None
     assert encoded.x[:, 1:].tolist() == [[1, 0, 0], [0, 0, 0], [0, 0, 0]]
     assert encoded.x[1, 0] == schema.columns[0].fill
     assert "1 missing values are taken to be" in encoded.notes[0]

@@ -34,10 +34,11 @@ def _module(where: str) -> ModuleType:
 
 
 def named(values: Mapping[str, Any]) -> dict[str, str]:
-    """Return the settings that name code, as {path of the setting: its text}: a method's choices and the model."""
-    sections = {name: values.get(name) for name in ("method", "model")}
-    method, model = (section if isinstance(section, Mapping) else {} for section in sections.values())
-    given = {f"method.{field}": text for field, text in method.items()} | {"model.name": model.get("name")}
+    """Return the settings that name code, {path of the setting: its text}: choices, model, loss."""
+    sections = {name: values.get(name) for name in ("method", "model", "training")}
+    method, model, training = (section if isinstance(section, Mapping) else {} for section in sections.values())
+    given = {f"method.{field}": text for field, text in method.items()}
+    given |= {"model.name": model.get("name"), "training.loss": training.get("loss")}
     return {path: text for path, text in given.items() if isinstance(text, str) and ":" in text.partition("(")[0]}
 
 

@@ -132,7 +132,10 @@ class DataConfig(Section):
         description="digits, cifar10, cifar100, tiny-imagenet, fashion-mnist, hf:OWNER/NAME, a .npz file, a table "
         "(.csv or .parquet, or a folder of one for each client), or a folder of images or parquet files",
     )
-    label: str | None = Field(None, description="tables: the column to predict")
+    task: Literal["auto", "classification", "regression", "multi-label"] = Field(
+        "auto", description="what is predicted: one of several classes, a number, or several labels; auto: by y"
+    )
+    label: str | None = Field(None, description="tables: the column to predict; a,b,c: several labels, each yes or no")
     client: str | None = Field(None, description="tables: the column that says which client holds a row")
     time: str | None = Field(None, description="tables: a column of dates or numbers; clients hold out their last rows")
     features: Columns | None = Field(None, description="tables: the input columns a,b,c; default: all others")
@@ -283,6 +286,12 @@ class TrainingConfig(Section):
         "heads-first",
         description="where clusters share an extractor: train heads first, then the extractor, or both in every step; "
         "auto: both while there is one cluster",
+    )
+    class_weights: str | None = Field(
+        None, description="how much samples of each class count in training: balanced, or a=3,b=1; default: the same"
+    )
+    loss: str | None = Field(
+        None, description="FILE.py:FUNCTION, a log-likelihood of your own: (outputs, answers) → log p(y|x) per sample"
     )
     drop_last: bool = Field(
         False, description="leave out the last batch of an epoch where it is not full, unless it is the only one"

@@ -137,7 +137,8 @@ def _checks(task: RoundTask, update: Update) -> Iterator[Check]:
         announced = [len(rows) for rows in task.setting.federation.train]
         yield from _of_samples(update, announced)
         if update.held_out is not None:
-            yield _held_out(update, announced, [len(rows) for rows in task.setting.federation.val])
+            most = [len(rows) for rows in task.setting.federation.val]
+            yield _held_out(update, announced, most, task.setting.network.task.lowest)
 
     fine = lengths[finite[update.row_participants]]
     if len(fine):
@@ -277,15 +278,15 @@ def most_held_out(train: Sequence[int], held_out: Sequence[int], client: int, si
     return math.ceil(held_out[client] * max(1.0, size / train[client]))
 
 
-def _held_out(update: Update, train: Sequence[int], held_out: Sequence[int]) -> Check:
-    """Check 0 ≤ right ≤ samples ≤ what the client can hold out."""
+def _held_out(update: Update, train: Sequence[int], held_out: Sequence[int], lowest: float) -> Check:
+    """Check lowest ≤ right ≤ samples ≤ what the client can hold out; `lowest` is 0 where samples are right or wrong."""
     assert update.held_out is not None
     right, samples = update.held_out.double().unbind(dim=1)
     most = [
         most_held_out(train, held_out, client, size)
         for client, size in zip(update.clients, update.sizes.nan_to_num(posinf=0).tolist(), strict=True)
     ]
-    wrong = ~((right >= 0) & (right <= samples) & (samples <= torch.tensor(most, dtype=torch.float64)))
+    wrong = ~((right >= lowest) & (right <= samples) & (samples <= torch.tensor(most, dtype=torch.float64)))
     return wrong, lambda at: Refusal(
         "impossible", f"sent held_out that cannot be: {float(right[at]):g} of {float(samples[at]):g} samples right"
     )

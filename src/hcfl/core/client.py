@@ -17,7 +17,7 @@ from hcfl.core.client_statistics import compared_features, first_signatures, hal
 from hcfl.core.cluster_log import Change, follow, missed_split, origins
 from hcfl.core.local_plan import Job, Trainer, at_rest, train
 from hcfl.core.setting import RoundTask
-from hcfl.core.sgd import cross_entropy_per_cluster, shuffle
+from hcfl.core.sgd import shuffle
 from hcfl.core.state import Broadcast, ClientState, Update
 from hcfl.data.local_data import LocalData
 from hcfl.methods import Method
@@ -197,20 +197,20 @@ def look(network: Network, ensemble: Ensemble, data: LocalData, looked: Tensor) 
 
     Every extractor runs once, on the samples of the clients that look at it.
     """
-    labels = data.labels.to(data.inputs.device)
+    answers = data.answers.to(data.inputs.device)
     if ensemble.topology == "split":
-        features, logits = forward(network, ensemble, data.inputs)
-        return features, -cross_entropy_per_cluster(logits, labels).cpu()
+        features, outputs = forward(network, ensemble, data.inputs)
+        return features, network.task.log_likelihood(outputs, answers).cpu()
     log_prob = torch.zeros(len(data), ensemble.clusters)
     for cluster, looks in enumerate(data.segments.each(looked).T):
-        chosen = torch.nonzero(looks).flatten().to(labels.device)
+        chosen = torch.nonzero(looks).flatten().to(answers.device)
         if len(chosen) == 0:
             continue
         complete = len(chosen) == len(data)
         inputs = data.inputs if complete else some(data.inputs, chosen)
-        _, logits = forward(network, ensemble.select([cluster]), inputs)
-        mine = labels if complete else labels[chosen]
-        log_prob[chosen.cpu(), cluster] = -cross_entropy_per_cluster(logits, mine)[:, 0].cpu()
+        _, outputs = forward(network, ensemble.select([cluster]), inputs)
+        mine = answers if complete else answers[chosen]
+        log_prob[chosen.cpu(), cluster] = network.task.log_likelihood(outputs, mine)[:, 0].cpu()
     return None, log_prob
 
 

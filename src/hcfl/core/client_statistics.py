@@ -48,7 +48,9 @@ def first_signatures(task: RoundTask, data: LocalData, new: Tensor, trainer: Tra
     chosen = torch.nonzero(data.segments.each(new.unsqueeze(1))[:, 0]).flatten()
     newcomers = [client for client, is_new in zip(task.participants, new.tolist(), strict=True) if is_new]
     segments = Segments(tuple(size for size, is_new in zip(data.segments.sizes, new.tolist(), strict=True) if is_new))
-    theirs = LocalData(some(data.inputs, chosen.to(data.inputs.device)), data.labels[chosen], data.classes, segments)
+    targets = None if data.targets is None else data.targets[chosen]
+    inputs = some(data.inputs, chosen.to(data.inputs.device))
+    theirs = LocalData(inputs, data.labels[chosen], data.classes, segments, targets)
     if signs is None:
         return dict(zip(newcomers, _first_updates(task.only(newcomers), theirs, trainer), strict=True))
     parts = zip(segments.split(theirs.inputs[:]), segments.split(theirs.labels), strict=True)

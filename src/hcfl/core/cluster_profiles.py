@@ -16,7 +16,7 @@ from hcfl.core.state import ServerState
 from hcfl.data import Federation
 from hcfl.methods import Method
 from hcfl.models import Network
-from hcfl.models.ensemble import class_log_probs, embed
+from hcfl.models.ensemble import embed, outputs_of
 from hcfl.models.inputs import Scaled
 from hcfl.tiers import EStepInputs, Prototypes
 from hcfl.tiers.client_segments import Segments
@@ -98,7 +98,7 @@ def measure(federation: Federation, network: Network, method: Method, state: Ser
         if not len(held_out) and (alone or not shared):
             continue
         if not shared:
-            log_probs = class_log_probs(network, state.ensemble, held_out).cpu()
+            log_probs = _bin_log_probs(network, outputs_of(network, state.ensemble, held_out))
             evidence = expected_log_likelihood(method, log_probs, class_shares)
         else:
             seen = embed(network, state.ensemble.extractor(0), held_out).cpu() if alone else features[client]
@@ -117,7 +117,11 @@ def _log_probs(network: Network, state: ServerState, features: Tensor) -> Tensor
     heads = state.ensemble.heads
     with torch.no_grad():
         logits = network.logits(heads, features.to(next(iter(heads.values())).device))
-    return torch.log_softmax(logits, dim=2).cpu()
+    return _bin_log_probs(network, logits)
+
+
+def _bin_log_probs(network: Network, outputs: Tensor) -> Tensor:
+    return network.task.bin_log_probs(network.task.distribution(outputs)).cpu()
 
 
 def _held_out(federation: Federation, client: int) -> Scaled:

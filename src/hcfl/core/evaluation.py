@@ -12,7 +12,7 @@ from torch import Tensor
 from hcfl.core.client import class_mix, placed, weights_of_today
 from hcfl.core.cluster_log import follow
 from hcfl.core.held_out import HeldOut
-from hcfl.core.predictions import log_densities, mixture, predictions_of_all
+from hcfl.core.predictions import kept_models, log_densities, mixture, predictions_of_all, sample_weights
 from hcfl.core.server import counted_clusters, shares
 from hcfl.core.state import Broadcast, ClientState, ServerState, Update
 from hcfl.data import Federation, Newcomer, Truth
@@ -20,8 +20,9 @@ from hcfl.data.backdoor import Backdoor
 from hcfl.errors import InputError
 from hcfl.methods import Method
 from hcfl.models import Network, Params
-from hcfl.models.ensemble import Ensemble, class_log_probs
-from hcfl.models.inputs import Scaled
+from hcfl.models.ensemble import Ensemble, class_log_probs, outputs_of
+from hcfl.models.inputs import Inputs, Scaled, some
+from hcfl.models.tasks import Task
 from hcfl.tiers import Conditional, EStepInputs, Prototypes, Weights
 from hcfl.tiers.client_segments import Segments
 from hcfl.tiers.gaussians import (
@@ -49,8 +50,42 @@ def predict_held_out(
     rows, segments = federation.val_rows, federation.val_segments
     if not len(rows) or not len(federation.y):
         return None
-    found = predictions_of_all(federation, network, method, state, clients, held_out_inputs(federation), segments)
-    return HeldOut.of(segments.index, federation.y[rows], found.log_probs)
+    inputs = held_out_inputs(federation)
+    if network.task.name == "classification":
+        found = predictions_of_all(federation, network, method, state, clients, inputs, segments)
+        return replace(HeldOut.of(segments.index, federation.y[rows], found.log_probs), mixed=found.log_probs.cpu())
+    densities = log_densities(network, state, inputs)
+    weights = sample_weights(method, state, clients, densities, segments)
+    outputs = outputs_of(network, state.ensemble, inputs)
+    answers = federation.answers[rows].to(outputs.device)
+    parts = _mixture(network.task, outputs, weights.to(outputs.device), answers)
+    for client, model in enumerate(kept_models(clients, federation.clients)):
+        if model is not None and len(federation.val[client]):
+            at = torch.nonzero(segments.index == client).flatten().to(outputs.device)
+            own = outputs_of(network, model, some(inputs, at))[:, :1]
+            mine = _mixture(network.task, own, own.new_ones(len(own), 1), answers[at])
+            for whole, part in zip(parts, mine, strict=True):
+                whole[at] = part
+    mixed, bins, log_likelihood = (part.cpu() for part in parts)
+    scores = network.task.score(mixed, answers.cpu())
+    return HeldOut(segments.index, federation.y[rows], bins.argmax(dim=1), log_likelihood, bins.shape[1], scores, mixed)
+
+
+def _mixture(task: Task, outputs: Tensor, weights: Tensor, answers: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Return Σ_k ω_k·p_k(·|x) in the task's form, its bins' log-probabilities, and the log of its value at the answer.
+
+    From outputs (samples, clusters, values) and weights (samples, clusters).
+    """
+    distribution = task.distribution(outputs)
+    bins = torch.logsumexp(weights.log().unsqueeze(2) + task.bin_log_probs(distribution), dim=1)
+    log_likelihood = torch.logsumexp(weights.log() + task.log_likelihood(outputs, answers), dim=1)
+    return task.mix(distribution, weights), bins, log_likelihood
+
+
+def predicted_by_one(network: Network, model: Ensemble, inputs: Inputs) -> Tensor:
+    """Predict with a single model, (samples, values)."""
+    distribution = network.task.distribution(outputs_of(network, model, inputs)[:, :1])
+    return network.task.mix(distribution, distribution.new_ones(len(distribution), 1))
 
 
 def right_of(log_probs: Tensor, labels: Tensor, segments: Segments) -> Tensor:
@@ -79,7 +114,7 @@ def backdoor_success(
         rows = rows[torch.cat([newcomer.fit_labels, newcomer.score_labels]) != backdoor.target].to(log_probs.device)
         scores = mixture(log_probs[rows], mine.client.expand(len(rows), -1).to(log_probs.device))
         taken.append(scores.argmax(dim=1).cpu() == backdoor.target)
-    return _share(torch.cat(taken))
+    return float(torch.cat(taken).double().mean())
 
 
 @dataclass(frozen=True)
@@ -116,7 +151,7 @@ def without_shares(method: Method) -> Method:
     return replace(method, formulation=Conditional())
 
 
-def test_accuracy(
+def test_score(
     federation: Federation,
     network: Network,
     method: Method,
@@ -131,42 +166,46 @@ def test_accuracy(
     """
     if federation.test_x is None or not federation.newcomers:
         return TestResult((), weights)
-    test = Scaled(federation.test_x, federation.scaling)
-    log_probs = class_log_probs(network, after.ensemble, test)
-    log_probs[:, ~counted_clusters(method, after)] = -torch.inf
+    task, test = network.task, Scaled(federation.test_x, federation.scaling)
+    outputs = outputs_of(network, after.ensemble, test)
+    counted = counted_clusters(method, after)
     densities = log_densities(network, after, test)
     class_shares = shares(method, after, federation.classes)
     steps = 1
     if form == "fresh":
         weights, steps = meet_newcomers(federation, method, len(after.clusters)), FRESH_STEPS
-    right, found = dict[str, list[Tensor]](), []
+    scored, found = dict[str, list[Tensor]](), []
     for newcomer, mine in zip(federation.newcomers, weights, strict=True):
+        fit = newcomer.fit_rows.to(outputs.device)
+        log_prob = task.log_likelihood(outputs[fit], newcomer.fit_answers.to(outputs.device)).cpu()
+        log_prob = log_prob.masked_fill(~counted, -torch.inf)
         for _ in range(steps):
-            mine = newcomer_step(method, newcomer, log_probs, densities, class_shares, mine)
+            mine = newcomer_step(method, newcomer, log_prob, densities, class_shares, mine)
         rows = newcomer.score_rows
         segments, log_weights = Segments((len(rows),)), mine.client.log().expand(len(rows), -1)
         if densities is not None and mine.components is not None:
             log_weights = log_weights + mixture_log_density(mine.components, densities[rows], segments)
-        weights_each = torch.softmax(log_weights, dim=1).to(log_probs.device)
-        scores = mixture(log_probs[rows.to(log_probs.device)], weights_each)
-        correct = scores.argmax(dim=1).cpu() == newcomer.score_labels
-        right.setdefault(newcomer.name, []).append(correct)
+        weights_each = torch.softmax(log_weights, dim=1).to(outputs.device)
+        mixed = task.mix(task.distribution(outputs[rows.to(outputs.device)]), weights_each)
+        scored.setdefault(newcomer.name, []).append(task.score(mixed, newcomer.score_answers).cpu())
         found.append(mine)
-    return TestResult(tuple(_share(torch.cat(parts)) for parts in right.values()), tuple(found))
+    return TestResult(tuple(float(torch.cat(parts).mean()) for parts in scored.values()), tuple(found))
 
 
 def newcomer_step(
     method: Method,
     newcomer: Newcomer,
-    log_probs: Tensor,
+    log_prob: Tensor,
     densities: Tensor | None,
     class_shares: Tensor,
     weights: Weights,
 ) -> Weights:
-    """One E-step of a newcomer on its labelled samples; it never contributes to F, nor to the Gaussians."""
+    """One E-step of a newcomer on its labelled samples; it never contributes to F, nor to the Gaussians.
+
+    `log_prob` is log p_k(y|x) of its `fit` samples, (samples, clusters).
+    """
     labels, components, density = newcomer.fit_labels, weights.components, None
-    device, segments = log_probs.device, Segments((len(labels),))
-    log_prob = log_probs[newcomer.fit_rows.to(device), :, labels.to(device)].cpu()
+    segments = Segments((len(labels),))
     if densities is not None and components is not None:
         density = mixture_log_density(components, densities[newcomer.fit_rows], segments)
     log_likelihood = method.formulation.log_likelihood(log_prob, labels, class_shares, density)
@@ -176,10 +215,6 @@ def newcomer_step(
         components = component_step(components, joint, segments)
     seen = EStepInputs(log_likelihood, segments, class_mix(labels, class_shares.shape[1], segments), class_shares)
     return Weights(method.weighting.newcomer(weights.client, seen), components=components)
-
-
-def _share(right: Tensor) -> float:
-    return float(right.double().mean())
 
 
 @dataclass(frozen=True)

@@ -23,6 +23,10 @@ class HeldOut:
     log_likelihood: Tensor
     """(samples,): log of the probability of the label."""
     classes: int
+    scores: Tensor | None = None
+    """(samples,): how good each prediction is, where it is not only right or wrong; labels are then bins."""
+    mixed: Tensor | None = None
+    """(samples, values): the predictions, in the form of the task."""
 
     @staticmethod
     def of(clients: Tensor, labels: Tensor, log_probs: Tensor) -> "HeldOut":
@@ -36,13 +40,18 @@ class HeldOut:
         return self.predicted == self.labels
 
     @property
+    def each(self) -> Tensor:
+        """(samples,): the score of each; of classes, 1 where it is right."""
+        return self.right.double() if self.scores is None else self.scores
+
+    @property
     def accuracy(self) -> float:
-        """Val: the share of the samples that are predicted correctly."""
-        return float(self.right.double().mean())
+        """Val: the mean score; of classes, the share of the samples that are predicted correctly."""
+        return float(self.each.mean())
 
     def accuracy_without(self, clients: frozenset[int]) -> float | None:
         """Val without the samples of some clients; None where there are no others."""
-        others = self.right[~torch.isin(self.clients, torch.tensor(sorted(clients)))]
+        others = self.each[~torch.isin(self.clients, torch.tensor(sorted(clients)))]
         return float(others.double().mean()) if len(others) else None
 
     @property
@@ -59,12 +68,12 @@ class HeldOut:
     @property
     def reporting_accuracy(self) -> float | None:
         """The accuracy on the samples that do not choose the round to serve; None where there are none."""
-        others = self.right[~self.choosing]
-        return float(others.double().mean()) if len(others) else None
+        others = self.each[~self.choosing]
+        return float(others.mean()) if len(others) else None
 
-    def by_client(self, clients: int) -> list[tuple[int, int]]:
-        """Return how many samples of each client are predicted correctly, and how many it holds out."""
-        right = torch.bincount(self.clients[self.right], minlength=clients)
+    def by_client(self, clients: int) -> list[tuple[float, int]]:
+        """Return the sum of the scores of each client (of classes: how many are right), and how many it holds out."""
+        right = torch.bincount(self.clients, self.each, minlength=clients)
         samples = torch.bincount(self.clients, minlength=clients)
         return list(zip(right.tolist(), samples.tolist(), strict=True))
 
@@ -72,7 +81,7 @@ class HeldOut:
     def worst_client(self) -> float:
         """The lowest accuracy of a client that holds out samples."""
         samples = torch.bincount(self.clients)
-        right = torch.bincount(self.clients[self.right], minlength=len(samples))
+        right = torch.bincount(self.clients, self.each, minlength=len(samples))
         return float((right / samples)[samples > 0].min())
 
     def confusion(self) -> Tensor:

@@ -76,8 +76,8 @@ def _train_one(network: Network, job: Job, client: int, velocity: Ensemble | Non
     """
     inputs, device, batches, sgd = job.data.inputs, job.data.inputs.device, job.batches.of(client), job.sgd
     start, anchor = job.plan.start.of(client), job.plan.anchor.of(client)
-    labels, gamma = job.data.labels.to(device), job.plan.gamma.to(device)
-    supervision = Supervision(labels, gamma, batches, sgd, job.key(client, "extractor"))
+    answers, gamma = job.data.answers.to(device), job.plan.gamma.to(device)
+    supervision = Supervision(answers, gamma, batches, sgd, job.key(client, "extractor"), network.task)
     if start.topology == "split":
         extractor, heads, anchors = start.extractor(0), start.heads, (anchor.extractor(0), anchor.heads)
         momenta = None if velocity is None else (velocity.extractor(0), velocity.heads)

@@ -22,7 +22,7 @@ from hcfl.core.evaluation import (
     clustering_quality,
     meet_newcomers,
     predict_held_out,
-    test_accuracy,
+    test_score,
     without_shares,
 )
 from hcfl.core.held_out import ByClass
@@ -93,11 +93,12 @@ def play_round(
             scores = ClientScores.of(held_out.by_client(federation.clients))
             if personal and setting.personal is not None:
                 scores, parts = setting.personal.measure(setting, known, clients, scores)
-        val = _share(own) if own is not None else None if held_out is None else held_out.accuracy
+        shared = None if own is None else _share(own, network.task.lowest)
+        val = shared if held_out is None else held_out.accuracy
         if held_out is not None and setting.attackers:
             val_honest = held_out.accuracy_without(setting.attackers)
         seen_by = without_shares(method) if setting.plain_newcomers else method
-        test = test_accuracy(federation, network, seen_by, after, newcomers, setting.newcomers)
+        test = test_score(federation, network, seen_by, after, newcomers, setting.newcomers)
         if setting.backdoor is not None:
             backdoor = backdoor_success(federation, network, after, test.weights, setting.backdoor)
     changes = after.changes[len(state.server.changes) :]
@@ -184,13 +185,13 @@ def _by_phase(*times: float) -> dict[str, float]:
     return {phase: end - begin for phase, (begin, end) in zip(PHASES, pairwise(times), strict=True)}
 
 
-def _share(held_out: Tensor) -> float | None:
-    """Return the accuracy from held_out (participants, 2), measured on the models the round began with.
+def _share(held_out: Tensor, lowest: float) -> float | None:
+    """Return the mean score from held_out (participants, 2), measured on the models the round began with.
 
     None where there are no samples, or where a sum that hides single clients is no share.
     """
     right, samples = held_out.sum(dim=0).tolist()
-    return right / samples if samples and 0 <= right <= samples * (1 + 1e-6) else None
+    return right / samples if samples and lowest <= right <= samples * (1 + 1e-6) else None
 
 
 def _without_shared_class(method: Method, update: Update) -> float | None:

@@ -1,16 +1,17 @@
-"""Local training: γ-weighted cross-entropy by stochastic gradient descent (equations (6) and (7))."""
+"""Local training: the γ-weighted loss of the task by stochastic gradient descent (equations (6) and (7))."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
-from torch.nn.functional import cross_entropy, pad
+from torch.nn.functional import pad
 from torch.nn.utils.rnn import pad_sequence
 
 from hcfl.config import Order, TrainingConfig
 from hcfl.models import Network, Params, drop
 from hcfl.models.inputs import Inputs
+from hcfl.models.tasks import CLASSES, Task
 from hcfl.tiers.client_segments import Segments
 
 
@@ -58,18 +59,9 @@ class LocalSGD:
         return replace(self, order="together" if clusters == 1 else "heads-first")
 
 
-def cross_entropy_per_cluster(logits: Tensor, labels: Tensor) -> Tensor:
-    """CE_k of each sample, (samples, clusters), from logits (samples, clusters, classes)."""
-    samples, clusters, classes = logits.shape
-    each = (
-        labels.unsqueeze(1).expand(samples, clusters).reshape(-1)
-    )  # torch is slow where classes are not the last axis
-    return cross_entropy(logits.reshape(-1, classes), each, reduction="none").view(samples, clusters)
-
-
-def weighted_loss(logits: Tensor, labels: Tensor, gamma: Tensor) -> Tensor:
-    """1/|batch| · Σ_j Σ_k γ_jk·CE_k: equations (6) and (7). Heads share no parameter, so each gets its own gradient."""
-    return (gamma * cross_entropy_per_cluster(logits, labels)).sum() / len(labels)
+def weighted_loss(losses: Tensor, gamma: Tensor) -> Tensor:
+    """1/|batch| · Σ_j Σ_k γ_jk·loss_k: eqs. (6) and (7). Heads share no parameter, so each gets its own gradient."""
+    return (gamma * losses).sum() / len(losses)
 
 
 @dataclass(frozen=True)
@@ -153,10 +145,10 @@ def line_up_velocities(params: Sequence[Params], velocities: Sequence[Params] | 
 
 @dataclass(frozen=True)
 class Supervision:
-    """What one client's training goes by: labels, their weights, the order of samples, and the optimiser."""
+    """What one client's training goes by: answers, their weights, the order of samples, and the optimiser."""
 
-    labels: Tensor
-    """(samples,)."""
+    answers: Tensor
+    """(samples,): classes; or whatever else the task is about."""
     gamma: Tensor
     """γ: how much each sample counts for each head, (samples, heads)."""
     batches: Sequence[Tensor]
@@ -164,15 +156,16 @@ class Supervision:
     sgd: LocalSGD
     key: int = 0
     """What the masks of dropout come from, which are fresh in every step."""
+    task: Task = CLASSES
 
     @property
     def steps(self) -> list[tuple[int, Tensor]]:
         """The batches with their numbers."""
         return [*enumerate(self.batches)]
 
-    def loss(self, logits: Tensor, batch: Tensor) -> Tensor:
-        """Return the weighted loss of a batch from its logits (batch, heads, classes)."""
-        return weighted_loss(logits, self.labels[batch], self.gamma[batch])
+    def loss(self, outputs: Tensor, batch: Tensor) -> Tensor:
+        """Return the weighted loss of a batch from its outputs (batch, heads, values)."""
+        return weighted_loss(self.task.loss(outputs, self.answers[batch]), self.gamma[batch])
 
 
 def train_heads(

@@ -249,7 +249,7 @@ class ClientScores:
     """The kind of each client's personal part; nothing where clients do not say."""
 
     @staticmethod
-    def of(counts: Sequence[tuple[int, int]]) -> "ClientScores":
+    def of(counts: Sequence[tuple[float, int]]) -> "ClientScores":
         """Read pairs of correct predictions and samples, one for each client."""
         right, samples = torch.tensor(counts, dtype=torch.float32).view(-1, 2).T
         return ClientScores(samples.clone(), right.clone())

@@ -55,7 +55,7 @@ def from_arrays(
     config = Config.parse({"data": {"source": name, **settings}}).data
     optional = {"client": client, "concept": concept, "test": test}
     given = {key: np.asarray(value) for key, value in optional.items() if value is not None}
-    samples = check_arrays(name, np.asarray(x), np.asarray(y), **given, kind=config.kind)
+    samples = check_arrays(name, np.asarray(x), np.asarray(y), **given, kind=config.kind, task=config.task)
     return assemble(samples, config, seed)
 
 
@@ -112,6 +112,13 @@ def filled_in(config: DataConfig) -> DataConfig:
 def _simulated(samples: Samples, config: DataConfig, seed: int) -> Federation:
     assert config.clients is not None
     assert config.beta is not None
+    if samples.targets is not None:
+        for field, changes in (("beta", config.beta > 0), ("noise", config.noise != "none")):
+            if changes:
+                raise InputError(
+                    f"data.{field} = {getattr(config, field)}: changes labels of classes, "
+                    f"but the task is {samples.task.name}"
+                )
     if config.samples is not None:
         samples = _subset(samples, config.samples, config.test_share, seed)
     if config.copies > 1:
@@ -152,7 +159,7 @@ def _simulated(samples: Samples, config: DataConfig, seed: int) -> Federation:
     if len(test) > 1:
         fit, score = _fit_and_score(len(test), seed)
         newcomers = tuple(
-            _newcomer(f"concept {k}" if shifted else "everybody", fit, score, table[y[test]])
+            _newcomer(f"concept {k}" if shifted else "everybody", fit, score, table[y[test]], _rows_of(samples, test))
             for k, table in enumerate(maps)
         )
     else:
@@ -178,7 +185,7 @@ def _subset(samples: Samples, number: int, share: float, seed: int) -> Samples:
     kept, tested = (np.sort(draw.permutation(rows)[:number]) for rows in (pool, test))
     rows = np.concatenate([kept, tested])
     mask = np.arange(len(rows)) >= len(kept)
-    return replace(samples, x=samples.x[rows], y=samples.y[rows], test=mask, identity=None)
+    return replace(_chosen(samples, rows), test=mask, identity=None)
 
 
 def _copied(samples: Samples, copies: int, share: float, seed: int) -> Samples:
@@ -188,7 +195,14 @@ def _copied(samples: Samples, copies: int, share: float, seed: int) -> Samples:
     check_memory(f"data.copies = {copies}", len(rows) * samples.x[:1].nbytes)
     identity = None if samples.identity is None else f"{samples.identity} {copies} copies"
     mask = np.arange(len(rows)) >= copies * len(pool)
-    return replace(samples, x=samples.x[rows], y=samples.y[rows], test=mask, identity=identity)
+    return replace(_chosen(samples, rows), test=mask, identity=identity)
+
+
+def _chosen(samples: Samples, rows: Rows) -> Samples:
+    """Return some of the samples, in this order."""
+    targets = None if samples.targets is None else samples.targets[rows]
+    time = None if samples.time is None else samples.time[rows]
+    return replace(samples, x=samples.x[rows], y=samples.y[rows], targets=targets, time=time)
 
 
 def _deal(labels: Rows, config: DataConfig, generator: np.random.Generator) -> list[Rows]:
@@ -253,7 +267,7 @@ def _natural(samples: Samples, config: DataConfig, seed: int) -> Federation:
     for name, rows in groups.items():
         if len(rows) > 1:
             fit, score = _fit_and_score(len(rows), seed)
-            newcomers.append(_newcomer(name, rows[fit], rows[score], samples.y[test]))
+            newcomers.append(_newcomer(name, rows[fit], rows[score], samples.y[test], _rows_of(samples, test)))
     config = config.model_copy(update={"partition": "natural"})
     return _federation(
         samples, config, samples.y, parts, test, tuple(newcomers), tuple(names.tolist()), truth, seed, samples.notes
@@ -266,9 +280,16 @@ def _fit_and_score(samples: int, seed: int) -> tuple[Rows, Rows]:
     return order[:fit], order[fit:]
 
 
-def _newcomer(name: str, fit: Rows, score: Rows, labels: NDArray[np.int64]) -> Newcomer:
-    parts = (fit, labels[fit], score, labels[score])
-    return Newcomer(name, *(torch.from_numpy(part) for part in parts))
+def _rows_of(samples: Samples, rows: Rows) -> NDArray[np.float32] | None:
+    return None if samples.targets is None else samples.targets[rows]
+
+
+def _newcomer(
+    name: str, fit: Rows, score: Rows, labels: NDArray[np.int64], targets: NDArray[np.float32] | None
+) -> Newcomer:
+    parts: list[Tensor | None] = [torch.from_numpy(part) for part in (fit, labels[fit], score, labels[score])]
+    parts += [None if targets is None else torch.from_numpy(targets[rows]) for rows in (fit, score)]
+    return Newcomer(name, *parts)  # type: ignore[arg-type]
 
 
 def _federation(
@@ -284,7 +305,7 @@ def _federation(
     notes: tuple[str, ...],
     corruptions: tuple[Corruption, ...] | None = None,
 ) -> Federation:
-    config = config.model_copy(update={"test_on": config.test_on or "halves"})
+    config = config.model_copy(update={"test_on": config.test_on or "halves", "task": samples.task.name})
     if config.test_on == "halves":
         newcomers = tuple(half for newcomer in newcomers for half in newcomer.halves())
     images = (len(samples.y) - len(test)) // config.copies if config.copies > 1 else None
@@ -312,6 +333,8 @@ def _federation(
         corruptions=corruptions,
         notes=notes,
         schema=samples.schema,
+        task=samples.task,
+        targets=None if samples.targets is None else torch.from_numpy(samples.targets),
     )
 
 

@@ -16,6 +16,7 @@ from hcfl.data.feature_shift import Corruption
 from hcfl.data.local_data import LocalData
 from hcfl.data.tables.schema import Schema
 from hcfl.models.inputs import Scaled, Scaling
+from hcfl.models.tasks import CLASSES, AnyTask
 from hcfl.tiers.client_segments import Segments
 
 if TYPE_CHECKING:
@@ -51,13 +52,30 @@ class Newcomer:
     fit_labels: Tensor
     score_rows: Tensor
     score_labels: Tensor
+    fit_targets: Tensor | None = None
+    score_targets: Tensor | None = None
+    """What is predicted, where that is no class."""
+
+    @property
+    def fit_answers(self) -> Tensor:
+        """What the likelihood of the `fit` samples is of."""
+        return self.fit_labels if self.fit_targets is None else self.fit_targets
+
+    @property
+    def score_answers(self) -> Tensor:
+        """What the `score` samples are measured by."""
+        return self.score_labels if self.score_targets is None else self.score_targets
 
     def halves(self) -> "tuple[Newcomer, Newcomer]":
         """Return two newcomers on halves of all these samples: what chooses the weights of one measures the other's."""
         rows, labels = torch.cat([self.fit_rows, self.score_rows]), torch.cat([self.fit_labels, self.score_labels])
         middle = (len(rows) + 1) // 2
         one, two = (rows[:middle], labels[:middle]), (rows[middle:], labels[middle:])
-        return Newcomer(self.name, *one, *two), Newcomer(self.name, *two, *one)
+        targets: tuple[Tensor | None, Tensor | None] = (None, None)
+        if self.fit_targets is not None and self.score_targets is not None:
+            answers = torch.cat([self.fit_targets, self.score_targets])
+            targets = answers[:middle], answers[middle:]
+        return Newcomer(self.name, *one, *two, *targets), Newcomer(self.name, *two, *one, *targets[::-1])
 
 
 @dataclass(frozen=True)
@@ -70,7 +88,7 @@ class Federation:
     x: Tensor
     """(N, …) as stored: uint8 or float32."""
     y: Tensor
-    """(N,): labels as the client that holds the sample sees them."""
+    """(N,): labels as the client that holds the sample sees them; of other answers, the number of their bin."""
     train: tuple[Tensor, ...]
     """Rows of each client's training data."""
     val: tuple[Tensor, ...]
@@ -80,6 +98,7 @@ class Federation:
     """One for each concept, or two on halves of its samples; empty without a test set."""
     scaling: Scaling
     class_names: tuple[str, ...]
+    """Of classes, or of the bins of other answers."""
     client_names: tuple[Any, ...]
     truth: Truth | None
     corruptions: tuple[Corruption, ...] | None = None
@@ -88,6 +107,9 @@ class Federation:
     """What a user should know about how the data were dealt."""
     schema: Schema | None = None
     """How rows of a table become inputs, where the data are one."""
+    task: AnyTask = CLASSES
+    targets: Tensor | None = None
+    """What is predicted, where that is no class: (N,) standardised numbers, or (N, labels)."""
 
     @staticmethod
     def from_arrays(
@@ -147,6 +169,16 @@ class Federation:
         return len(self.class_names)
 
     @property
+    def outputs(self) -> int:
+        """How many values a network gives for each sample."""
+        return self.task.outputs(self.classes)
+
+    @property
+    def answers(self) -> Tensor:
+        """What is predicted: classes, or `targets`."""
+        return self.y if self.targets is None else self.targets
+
+    @property
     def shape(self) -> tuple[int, ...]:
         """The shape of one input."""
         return tuple(self.x.shape[1:])
@@ -171,7 +203,8 @@ class Federation:
         rows = parts[0] if len(parts) == 1 else torch.cat(parts)
         inputs = Scaled(self.x[rows.to(self.x.device)], self.scaling)
         segments = Segments(tuple(len(part) for part in parts))
-        return LocalData(inputs if self.as_stored else inputs[:], self.y[rows], self.classes, segments)
+        targets = None if self.targets is None else self.targets[rows]
+        return LocalData(inputs if self.as_stored else inputs[:], self.y[rows], self.classes, segments, targets)
 
     @cached_property
     def val_rows(self) -> Tensor:

@@ -14,9 +14,17 @@ class LocalData:
 
     inputs: Inputs
     labels: Tensor
+    """Classes, or the bins of other answers."""
     classes: int
     segments: Segments
     """Which client each sample belongs to."""
+    targets: Tensor | None = None
+    """What is predicted, where that is no class: (samples,) or (samples, labels)."""
+
+    @property
+    def answers(self) -> Tensor:
+        """What the likelihood is of."""
+        return self.labels if self.targets is None else self.targets
 
     @classmethod
     def alone(cls, inputs: Inputs, labels: Tensor, classes: int) -> "LocalData":

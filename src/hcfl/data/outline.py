@@ -11,6 +11,7 @@ from hcfl.config import DataConfig
 from hcfl.data.federation import Federation, Truth
 from hcfl.data.tables.schema import Schema
 from hcfl.models.inputs import Scaling
+from hcfl.models.tasks import CLASSES, AnyTask
 
 Name = bool | int | str
 """What clients and concepts can be called."""
@@ -36,6 +37,7 @@ class Outline:
     concept_names: tuple[Name, ...] = ()
     schema: Schema | None = None
     """How rows of a table become inputs."""
+    task: AnyTask = CLASSES
 
     def __post_init__(self) -> None:
         """Refuse impossible values, since outlines are read from files."""
@@ -62,6 +64,7 @@ class Outline:
             affected=None if truth is None or truth.affected is None else tuple(truth.affected.tolist()),
             concept_names=() if truth is None else truth.names,
             schema=None if federation.schema is None else replace(federation.schema, notes=()),
+            task=federation.task,
         )
 
     def federation(self, settings: DataConfig, scaling: Scaling) -> Federation:
@@ -84,6 +87,7 @@ class Outline:
             client_names=self.client_names,
             truth=truth,
             schema=self.schema,
+            task=self.task,
         )
 
 

@@ -7,6 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hcfl.data.tables.schema import Schema
+from hcfl.models.tasks import CLASSES, AnyTask
 
 
 @dataclass(frozen=True)
@@ -30,5 +31,8 @@ class Samples:
     """Notes for the user about how they were read."""
     time: NDArray[np.float64] | None = None
     """When each sample was taken, where that is known: clients then hold out their last ones."""
+    task: AnyTask = CLASSES
+    targets: NDArray[np.float32] | None = None
+    """What is predicted, where that is no class; y then has the bins of it."""
     schema: Schema | None = None
     """How they became numbers, where they were rows of a table."""

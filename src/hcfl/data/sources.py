@@ -10,12 +10,14 @@ from numpy.typing import NDArray
 
 from hcfl.config import DataConfig
 from hcfl.data import locate
+from hcfl.data.answers import Answers, fit_multi_label, fit_regression, of_classes, of_labels, of_numbers
 from hcfl.data.readers import cache, idx, image_folder, npz, parquet
 from hcfl.data.readers.available_memory import check_memory
 from hcfl.data.samples import Samples
 from hcfl.data.tables import is_table, read_table
 from hcfl.data.tables.samples import TABLE_SETTINGS, samples_of
 from hcfl.errors import InputError
+from hcfl.models.tasks import AnyTask, MultiLabel, Regression
 
 Kind = Literal["image", "series", "vector"]
 
@@ -31,9 +33,11 @@ def read(config: DataConfig) -> Samples:
     if config.resize is not None and (source == "digits" or source.endswith(".npz")):
         raise InputError(f"data.resize = {config.resize}: {source} are arrays; only image files can be resized")
     if source.endswith(".npz"):
-        return read_npz(Path(source), kind)
+        return read_npz(Path(source), kind, config.task)
     if kind not in ("auto", "image"):
         raise InputError(f"data.kind = {kind}: {source} are images")
+    if config.task not in ("auto", "classification"):
+        raise InputError(f"data.task = {config.task}: the labels of {source} are classes")
     if source == "digits":
         from sklearn.datasets import load_digits  # takes a second: only where it is used
 
@@ -74,7 +78,7 @@ def _reader(folder: Path, resize: int | None) -> tuple[list[Path], Callable[[], 
     return found.files, partial(image_folder.read, found, resize)
 
 
-def read_npz(path: Path, kind: str) -> Samples:
+def read_npz(path: Path, kind: str, task: str = "auto") -> Samples:
     """Read a user's own arrays."""
     arrays = npz.read(path)
     known = ("x", "y", "client", "concept", "test")
@@ -84,7 +88,7 @@ def read_npz(path: Path, kind: str) -> Samples:
     for key in arrays:
         if key not in known:
             raise InputError(f"data.source = {str(path)!r}: array {key!r} is not one of {', '.join(known)}")
-    return check_arrays(path.name, **arrays, kind=kind)
+    return check_arrays(path.name, **arrays, kind=kind, task=task)
 
 
 def check_arrays(
@@ -95,6 +99,7 @@ def check_arrays(
     concept: NDArray[Any] | None = None,
     test: NDArray[Any] | None = None,
     kind: str = "auto",
+    task: str = "auto",
 ) -> Samples:
     """Refuse arrays that cannot be trained on, with the reason; return the others ready to use."""
     x, y = np.asarray(x), _as_text(np.asarray(y))
@@ -102,18 +107,58 @@ def check_arrays(
         raise InputError(f"{name}: x has shape {x.shape}, but (N,D), (N,T,D), (N,H,W) or (N,H,W,C) is needed")
     if 0 in x.shape:
         raise InputError(f"{name}: x has shape {x.shape}, which holds no values")
-    if y.shape != (len(x),):
-        raise InputError(f"{name}: y has shape {y.shape}, but x has {len(x)} samples, so ({len(x)},) is needed")
-    labels, class_names = _labels(name, y)
+    answers, notes = _answers(name, y, len(x), task)
     return Samples(
         name=name,
         x=_inputs(name, x, _kind(name, x, kind)),
-        y=labels,
-        class_names=class_names,
+        y=answers.bins,
+        class_names=answers.names,
         client=_per_sample(name, "client", client, len(x)),
         concept=_concept(name, concept, client, len(x)),
         test=_test_mask(name, test, len(x)),
+        notes=notes,
+        task=answers.task,
+        targets=answers.targets,
     )
+
+
+def _answers(name: str, y: NDArray[Any], samples: int, task: str) -> tuple[Answers, tuple[str, ...]]:
+    """Return what is predicted: classes, numbers that are no whole ones, or (N, labels) of zeros and ones."""
+    chosen = task if task != "auto" else _task_of(y)
+    if chosen != "multi-label" and y.shape != (samples,):
+        raise InputError(f"{name}: y has shape {y.shape}, but x has {samples} samples, so ({samples},) is needed")
+    told = (f"{name}: y has {_LOOKS[chosen]}, so the task is {chosen}",) if chosen != "classification" else ()
+    if chosen == "regression":
+        values = _numbers(name, y)
+        return of_numbers(fit_regression(f"{name}: y", values), values), told
+    if chosen == "multi-label":
+        values = _labels_of(name, y, samples)
+        columns = tuple(f"label {number}" for number in range(values.shape[1]))
+        return of_labels(fit_multi_label(columns, values), values), told
+    labels, class_names = _labels(name, y)
+    return of_classes(class_names, labels), ()
+
+
+_LOOKS = {"regression": "numbers", "multi-label": "a column for each label"}
+
+
+def _task_of(y: NDArray[Any]) -> str:
+    if y.ndim == 2:
+        return "multi-label"
+    fractions = y.dtype.kind == "f" and np.isfinite(y).all() and not (y == np.floor(y)).all()
+    return "regression" if fractions and y.ndim == 1 else "classification"
+
+
+def _numbers(name: str, y: NDArray[Any]) -> NDArray[np.float64]:
+    if y.dtype.kind not in "iufb" or not np.isfinite(y).all():
+        raise InputError(f"{name}: y must have finite numbers, because the task is regression")
+    return y.astype(np.float64)
+
+
+def _labels_of(name: str, y: NDArray[Any], samples: int) -> NDArray[np.float64]:
+    if y.ndim != 2 or len(y) != samples or y.dtype.kind not in "iufb" or not np.isin(y, (0, 1)).all():
+        raise InputError(f"{name}: y of several labels must be ({samples}, labels), of zeros and ones")
+    return y.astype(np.float64)
 
 
 def check_more(
@@ -123,7 +168,8 @@ def check_more(
     shape: tuple[int, ...],
     stored: str,
     class_names: tuple[str, ...],
-) -> tuple[NDArray[Any], NDArray[np.int64] | None]:
+    task: AnyTask,
+) -> tuple[NDArray[Any], Answers | None]:
     """Refuse samples that are not like those of a federation that is known; return the others ready to use."""
     kinds: dict[int, Kind] = {1: "vector", 2: "series", 3: "image"}
     kind = kinds[len(shape)]
@@ -135,8 +181,12 @@ def check_more(
         raise InputError(f"{name}: x has values up to {inputs.max():g}, but the run's images are bytes from 0 to 255")
     if y is None:
         return inputs, None
+    if isinstance(task, MultiLabel):
+        return inputs, of_labels(task, _labels_of(name, y, len(x)))
     if y.shape != (len(x),):
         raise InputError(f"{name}: y has shape {y.shape}, but x has {len(x)} samples, so ({len(x)},) is needed")
+    if isinstance(task, Regression):
+        return inputs, of_numbers(task, _numbers(name, y))
     y = _as_text(y)
     if y.dtype.kind == "f" and np.isfinite(y).all() and (y == np.floor(y)).all():
         y = y.astype(np.int64)
@@ -145,7 +195,7 @@ def check_more(
         if str(label) not in index:
             shown = ", ".join(class_names[:20]) + (", …" if len(class_names) > 20 else "")
             raise InputError(f"{name}: y has the label {str(label)!r}, but the run's classes are {shown}")
-    return inputs, np.array([index[str(label)] for label in y], dtype=np.int64)
+    return inputs, of_classes(class_names, np.array([index[str(label)] for label in y], dtype=np.int64))
 
 
 def _as_text(values: NDArray[Any]) -> NDArray[Any]:

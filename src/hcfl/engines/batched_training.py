@@ -12,13 +12,14 @@ import torch
 from torch import Tensor
 
 from hcfl.core.local_plan import Job, Phase, Trained
-from hcfl.core.sgd import Batches, LocalSGD, cross_entropy_per_cluster, trained_parts
+from hcfl.core.sgd import Batches, LocalSGD, trained_parts
 from hcfl.engines.recorded import Batch, Held, Recorder
 from hcfl.engines.stacked import Stacked
 from hcfl.errors import InputError
 from hcfl.models import Params, drop, kernels
 from hcfl.models.ensemble import Copies, fitting, joined
 from hcfl.models.inputs import Inputs, lined_up
+from hcfl.models.tasks import Task
 
 CPU_ELEMENTS = 1 << 23
 """Input values per training step on a CPU."""
@@ -80,7 +81,7 @@ class Supervision:
 
     inputs: Inputs
     """Images, or features where only heads are trained."""
-    labels: Tensor
+    answers: Tensor
     gamma: Tensor
     columns: Tensor
     """(rows, heads): the column of γ that each head is weighted by."""
@@ -92,7 +93,7 @@ class Supervision:
         columns = step.pick(self.columns)
         return {
             "inputs": lined_up(self.inputs, step.index),
-            "labels": self.labels[step.index],
+            "answers": self.answers[step.index],
             "gamma": self.gamma[step.index.unsqueeze(2), columns.unsqueeze(1)],
             "share": step.share,
             "number": step.number,
@@ -302,7 +303,7 @@ def _train_heads(stacked: Stacked, job: Job, rows: Rows, recorder: Recorder | No
 
     def loss(held: Held, batch: Batch, _: Tensor | None) -> Tensor:
         seen = drop(batch["inputs"], network.dropout, batch["keys"], batch["number"])
-        return _weighted(stacked.logits(held["heads"], seen), batch)
+        return _weighted(network.task, stacked.logits(held["heads"], seen), batch)
 
     velocity = None if rows.velocity is None else rows.velocity.map(torch.clone)
     held = _held(
@@ -329,9 +330,8 @@ def _train_rows(stacked: Stacked, job: Job, rows: Rows, recorder: Recorder | Non
 
     def loss(held: Held, batch: Batch, some: Tensor | None) -> Tensor:
         features = stacked.embed(held["extractor"], held["statistics"], batch["inputs"], batch["share"], some)
-        return _weighted(
-            stacked.logits(held["heads"], drop(features, network.dropout, batch["keys"], batch["number"])), batch
-        )
+        seen = drop(features, network.dropout, batch["keys"], batch["number"])
+        return _weighted(network.task, stacked.logits(held["heads"], seen), batch)
 
     trained = ("extractor",) if _heads_first(job) else ("extractor", "heads")
     start, anchors = (
@@ -366,7 +366,7 @@ def _held(start: Held, anchors: Held, velocity: Held | None) -> Held:
 
 def _supervision(job: Job, inputs: Inputs, columns: Tensor, keys: Tensor) -> Supervision:
     device = inputs.device
-    return Supervision(inputs, *(t.to(device) for t in (job.data.labels, job.plan.gamma, columns, keys)))
+    return Supervision(inputs, *(t.to(device) for t in (job.data.answers, job.plan.gamma, columns, keys)))
 
 
 def _heads_first(job: Job) -> bool:
@@ -383,9 +383,9 @@ def _each(extractors: Params) -> Params:
     return {name: tensor.squeeze(1) for name, tensor in extractors.items()}
 
 
-def _weighted(logits: Tensor, batch: Batch) -> Tensor:
-    """Σ over rows of 1/|batch| Σ_j Σ_k γ_jk·CE_k, from logits (rows, batch, heads, classes)."""
-    losses = cross_entropy_per_cluster(logits.flatten(0, 1), batch["labels"].flatten()).view(batch["gamma"].shape)
+def _weighted(task: Task, outputs: Tensor, batch: Batch) -> Tensor:
+    """Σ over rows of 1/|batch| Σ_j Σ_k γ_jk·loss_k, from outputs (rows, batch, heads, values)."""
+    losses = task.loss(outputs.flatten(0, 1), batch["answers"].flatten(0, 1)).view(batch["gamma"].shape)
     return (losses * batch["gamma"] * batch["share"].unsqueeze(2)).sum()
 
 

@@ -101,6 +101,8 @@ def with_faults(engine: Engine, config: Config, federation: Federation, method: 
             f"faults.prototypes = {faults.prototypes:g}: {method.name} compares no prototypes, so none can be forged"
         )
     attackers = poisoners(faults, federation.clients, config.seed)
+    if federation.targets is not None and (faults.flip or faults.backdoor):
+        raise InputError(f"faults: flipped labels and backdoors are of classes, but the task is {federation.task.name}")
     return Faulty(with_attackers(engine, faults, federation, attackers, backdoor_of(config, federation)), faults)
 
 

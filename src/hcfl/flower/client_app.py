@@ -12,6 +12,7 @@ from flwr.clientapp import ClientApp
 
 from hcfl.config import Config, PrivacyConfig
 from hcfl.core.client import catch_up, take_part
+from hcfl.core.evaluation import predicted_by_one
 from hcfl.core.predictions import Predictions, predictions
 from hcfl.core.setting import RoundTask, Setting
 from hcfl.core.state import Broadcast, ClientState, PersonalPart, Update
@@ -22,7 +23,7 @@ from hcfl.errors import InputError
 from hcfl.flower.client_data import Mine, held_by, introduce
 from hcfl.flower.client_store import ClientStore, StateLostError
 from hcfl.methods import Method
-from hcfl.models.ensemble import Ensemble, embed
+from hcfl.models.ensemble import Ensemble, embed, outputs_of
 from hcfl.models.inputs import Inputs, Scaled
 from hcfl.models.precision import threads
 from hcfl.personal.families import Clients
@@ -119,7 +120,7 @@ def _measured(task: Task, context: Context) -> Measured:
     except InputError as error:
         return replace(answer, problem=str(error))
     right, samples = held_out[0].tolist()
-    return replace(answer, right=int(right), samples=int(samples), personal=None if personal is None else int(personal))
+    return replace(answer, right=right, samples=int(samples), personal=None if personal is None else int(personal))
 
 
 def _upload(task: Task, context: Context, protect: "Callable[[_Done], Parts]") -> Upload:
@@ -264,11 +265,36 @@ def measure(
     rows = federation.val[0]
     if not len(rows):
         return torch.zeros(1, 2)
-    inputs = Scaled(federation.x[rows], federation.scaling)
+    inputs, task = Scaled(federation.x[rows], federation.scaling), setting.network.task
+    if task.name != "classification":
+        return _scored(setting, broadcast, client, state, inputs, federation.answers[rows])
     seen = look(setting, broadcast, client, state, inputs)
     scores = seen.log_probs if part is None else predict(setting.network, part, seen, inputs)
     right = (scores.argmax(dim=1) == federation.y[rows]).sum()
     return torch.tensor([[float(right), float(len(rows))]])
+
+
+def _scored(
+    setting: Setting,
+    broadcast: Broadcast,
+    client: int,
+    state: ClientState | None,
+    inputs: Scaled,
+    answers: torch.Tensor,
+) -> torch.Tensor:
+    """Return the sum of the scores of held-out samples, and their number, (1, 2)."""
+    network, task, segments = setting.network, setting.network.task, Segments((len(inputs),))
+    if state is not None and state.own is not None:
+        mixed = predicted_by_one(network, state.own, inputs)
+    else:
+        weights = catch_up(setting.method, broadcast, client, state, segments)
+        shares = segments.each(weights.client)
+        if weights.components is not None and broadcast.gaussians is not None and broadcast.anchor is not None:
+            z = broadcast.gaussians.embed(embed(network, broadcast.anchor.extractor(0), inputs))
+            density = mixture_log_density(weights.components, broadcast.gaussians.log_densities(z), segments)
+            shares = torch.softmax(shares.log() + density, dim=1)
+        mixed = task.mix(task.distribution(outputs_of(network, broadcast.ensemble, inputs)), shares)
+    return torch.tensor([[float(task.score(mixed, answers).sum()), float(len(inputs))]])
 
 
 def make_part(

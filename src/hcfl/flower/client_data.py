@@ -19,6 +19,7 @@ from hcfl.data.tables.samples import samples_of
 from hcfl.engines.flower.messages import Common, Introduction, Question
 from hcfl.errors import InputError
 from hcfl.models.inputs import Scaling
+from hcfl.models.tasks import Classification
 
 PARTITION = "partition-id"
 """Flower's name for the number of a simulated client."""
@@ -136,6 +137,8 @@ def _own(node: Mapping[str, Any], how: Split, client: int) -> Federation:
     for part in ("client", "concept", "test"):
         if getattr(samples, part) is not None:
             raise InputError(f"data = {node['data']}: has {part!r}, but a client's own file has x and y only")
+    if samples.targets is not None and samples.schema is None:
+        raise InputError(f"data = {node['data']}: the task is {samples.task.name}, which needs a table and its schema")
     rows = np.arange(len(samples.y))
     if samples.time is None:
         train, val = train_and_val(rows, how.val_share, how.seed, client)
@@ -155,6 +158,9 @@ def _own(node: Mapping[str, Any], how: Split, client: int) -> Federation:
         class_names=samples.class_names,
         client_names=(str(node.get("name", "")),),
         truth=None,
+        schema=samples.schema,
+        task=samples.task,
+        targets=None if samples.targets is None else torch.from_numpy(samples.targets),
     )
 
 
@@ -199,6 +205,7 @@ class Agreement:
 
     def federation(self, settings: DataConfig) -> Federation:
         """Return a federation whose data lie with its clients: the server knows sizes, classes and scaling."""
+        schema = Schema.from_json(self.common.schema, "agreement") if self.common.schema else None
         return Federation(
             name="clients",
             settings=settings.model_copy(update={"source": "clients", "partition": "natural"}),
@@ -212,7 +219,8 @@ class Agreement:
             class_names=self.common.class_names,
             client_names=self.names,
             truth=None,
-            schema=Schema.from_json(self.common.schema, "agreement") if self.common.schema else None,
+            schema=schema,
+            task=Classification() if schema is None else schema.label.task,
         )
 
 
@@ -244,6 +252,7 @@ def agree(
     if public is None:
         found = {name for one in present.values() for name in one.class_names}
         classes = tuple(sorted(found, key=int if all(name.isdecimal() for name in found) else str))
+        classes = classes if not schema else first.class_names  # the schema's, in its order
         scaling = scaling_of(list(present.values()))
     else:
         classes = public.classes

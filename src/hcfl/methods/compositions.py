@@ -45,6 +45,24 @@ PART["local"] = {
 }
 
 
+TASKS = (
+    "## Tasks",
+    "",
+    "Every choice works with every task: a test runs all methods on a regression and on several labels. Tiers see the",
+    "log-likelihood of the answers, and *bins* in the place of classes:",
+    "",
+    "| | classification | regression | multi-label |",
+    "|---|---|---|---|",
+    "| log p_k(y given x) | log-softmax | Gaussian, a variance for each cluster | Bernoulli for each label |",
+    "| bins (class shares, prototypes, label distributions) | classes | five quantiles of y | label sets |",
+    "| correlation divides by | the share of the class | the share of the quantile bin | the share of the label set |",
+    "| joint adds | the density of the inputs | the same | the same |",
+    "| label noise, concepts (β), `faults.flip` | ✓ | refused: they change classes | refused: they change classes |",
+    "| `class_weights` | ✓ | refused | refused |",
+)
+"""What the tiers look at, by task."""
+
+
 class Unchecked(Method):
     """A method that is not checked, for choices that may not compose."""
 
@@ -118,5 +136,5 @@ def page() -> str:
         lines.append("")
     lines += ["## Reasons", ""]
     lines += [f"{number}. {reason}" for reason, number in reasons.items()]
-    lines += ["", f"Everything composes in {', '.join(everywhere)}.", ""]
+    lines += ["", f"Everything composes in {', '.join(everywhere)}.", "", *TASKS, ""]
     return "\n".join(lines)

@@ -261,6 +261,12 @@ def forward(network: Network, ensemble: Ensemble, inputs: Inputs) -> tuple[Tenso
 
 
 @torch.no_grad()
+def outputs_of(network: Network, ensemble: Ensemble, inputs: Inputs) -> Tensor:
+    """Return the outputs of every cluster, (samples, clusters, values)."""
+    return forward(network, ensemble, inputs)[1]
+
+
+@torch.no_grad()
 def class_log_probs(network: Network, ensemble: Ensemble, inputs: Inputs) -> Tensor:
     """Log p_k(·|x) under every cluster, (samples, clusters, classes)."""
     return torch.log_softmax(forward(network, ensemble, inputs)[1], dim=2)

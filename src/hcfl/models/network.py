@@ -11,6 +11,7 @@ from torch.func import functional_call, vmap
 from torch.nn.functional import linear
 
 from hcfl.errors import InputError
+from hcfl.models.tasks import CLASSES, Task
 
 Params = dict[str, Tensor]
 """Parameters and buffers by name."""
@@ -30,6 +31,8 @@ class Network:
     head: nn.Module
     half: bool = False
     """Whether the extractor computes in bfloat16; parameters, statistics, features and heads stay in float32."""
+    task: Task = CLASSES
+    """What its outputs mean."""
 
     def autocast(self, device: torch.device) -> torch.autocast:
         """Return the context that the extractor computes in."""
@@ -81,6 +84,19 @@ class Network:
         return logits
 
 
+def built_for(task: Task, model: Builder | Pair) -> Builder | Pair:
+    """Return a model whose heads have what the task needs."""
+    if not callable(model):
+        extractor, head = model
+        return extractor, task.head(head)
+
+    def build(shape: tuple[int, ...], outputs: int) -> Pair:
+        extractor, head = model(shape, outputs)
+        return extractor, task.head(head)
+
+    return build
+
+
 def parameters_of(module: nn.Module) -> Params:
     """Copy a module's parameters and buffers."""
     return {name: tensor.detach().clone() for name, tensor in module.state_dict().items()}
@@ -114,7 +130,7 @@ def check_pair(pair: object, shape: tuple[int, ...], classes: int) -> Network:
         )
     if not isinstance(logits, Tensor) or logits.shape != (2, classes):
         values = logits.shape[-1] if isinstance(logits, Tensor) and logits.ndim else _described(logits)
-        raise InputError(f"model: its output has {values} values per sample, but the data have {classes} classes")
+        raise InputError(f"model: its output has {values} values per sample, but the data need {classes}")
     return Network(extractor, head)
 
 

@@ -9,6 +9,7 @@ from rich.console import Console
 
 from hcfl import trackers
 from hcfl.config import Config
+from hcfl.core.scores import shown
 from hcfl.launch import execute, resume
 from hcfl.report import page, plots, tables
 from hcfl.runs import folder as run_folder
@@ -36,6 +37,8 @@ def resume_and_show(path: Path, console: Console, track: Sequence[str] = (), all
 def _show(run: Run, console: Console) -> Run:
     console.print(tables.summary_table([run]))
     _tell(run, console)
+    if run.summary.get("scores"):
+        console.print(f"Held-out data: {shown(run.summary['scores'])}", highlight=False, soft_wrap=True)
     plots.save(plots.plot_runs([run]), run.path / run_folder.PICTURE)
     console.print(f"Run folder: {run.path}", highlight=False, soft_wrap=True)
     return run

@@ -60,7 +60,7 @@ def federation_table(federation: Federation) -> Table:
     """Return a table of clients × classes: how many samples of each class a client holds, and its true shifts."""
     counts = federation.class_table()
     shown = min(len(counts), CLIENTS_SHOWN)
-    title = f"{federation.name}: {federation.clients} clients, {federation.classes} classes"
+    title = f"{federation.name}: {federation.clients} clients, {federation.classes} {_bins(federation)}"
     if federation.settings.copies > 1:
         title += f", {federation.settings.copies} copies of the training set"
     if shown < len(counts):
@@ -89,9 +89,20 @@ def federation_table(federation: Federation) -> Table:
     return table
 
 
+BINS = {"classification": "classes", "regression": "quantile bins", "multi-label": "label sets"}
+"""What answers are counted by, for each task."""
+
+
+def _bins(federation: Federation) -> str:
+    return BINS[federation.task.name]
+
+
 def column_table(schema: Schema) -> Table:
     """Return a table of a table's columns: kind, missing values, and how each becomes inputs."""
-    label = f"{schema.label.name} ({len(schema.label.classes)} classes)"
+    kind = (
+        f"{len(schema.label.classes)} classes" if schema.label.task.name == "classification" else schema.label.task.name
+    )
+    label = f"{schema.label.name} ({kind})"
     title = f"{len(schema.columns)} columns, {len(schema.outputs)} inputs, label {label}"
     table = Table(title=title, box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
     for name, justify in (("column", "left"), ("kind", "left"), ("missing", "right"), ("inputs", "right")):

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from hcfl.config import Config
+from hcfl.core import scores
 from hcfl.core.cluster_log import Change, Merge, Move, Removal, Split
 from hcfl.core.record import Record, Row, metrics_row, record_of
 from hcfl.core.state import RunState
@@ -43,7 +44,7 @@ def place_of(config: Config) -> Path:
 
 CONFIG, METRICS, EVENTS, SPLITS = "config.yaml", "metrics.jsonl", "events.jsonl", "splits.jsonl"
 CLIENTS, CLASSES, CONFUSION = "clients.csv", "classes.csv", "confusion.csv"
-SUMMARY, SCHEMA = "summary.json", "schema.json"
+SUMMARY, SCHEMA, SCORES = "summary.json", "schema.json", "scores.csv"
 CHECKPOINT, PICTURE, REPORT = "checkpoint", "run.png", "report.html"
 
 NODES = "nodes.json"
@@ -217,7 +218,10 @@ def finish(
     best: Best | None,
     measured: Measured,
 ) -> Row:
-    """Write `clients.csv`, `classes.csv`, `confusion.csv` and `summary.json` of a run that ends; return the summary."""
+    """Write `clients.csv`, `classes.csv`, `confusion.csv`, `scores.csv` and `summary.json` of a run that ends.
+
+    Return the summary.
+    """
     if federation.schema is not None:
         atomic_file.write_text(path / SCHEMA, federation.schema.to_json())
     tables = {
@@ -229,6 +233,11 @@ def finish(
         _write_table(path / name, table)
     concepts = None if federation.truth is None else federation.truth.concepts
     summary = summarise(method, config, concepts, metrics, measured, state.scores)
+    scored = scores.client_scores(federation, measured.last)
+    if scored is not None:
+        names, sizes = federation.client_names, federation.val_segments.sizes
+        _write_table(path / SCORES, scores.rows_of(names, sizes, scored))
+    summary |= {"task": federation.task.name, "scores": None if scored is None else scores.finite(scored[0])}
     file = path / CHECKPOINT / best_round.FILE
     summary |= {
         "served_round": metrics[-1]["round"] if best is None else best.round,

@@ -9,13 +9,14 @@ from hcfl.config import Config, ModelConfig, plugins
 from hcfl.data.readers.paths import is_file, is_folder
 from hcfl.errors import InputError
 from hcfl.methods import Method
-from hcfl.models import IMAGE_NETWORKS, MODELS, Builder, Network, Pair, parameters_of
+from hcfl.models import IMAGE_NETWORKS, MODELS, Builder, Network, Pair, built_for, parameters_of
 from hcfl.models.ensemble import Ensemble
+from hcfl.models.tasks import Task
 from hcfl.runs import best_round, checkpoint
 from hcfl.runs import folder as run_folder
 from hcfl.runs.best_round import Serve
 from hcfl.runs.json_files import read_object
-from hcfl.runs.prepare import method_of, model_builder
+from hcfl.runs.prepare import method_of, model_builder, with_own_loss
 from hcfl.runs.run import Run
 
 
@@ -45,11 +46,12 @@ def load(
     state, scaling = checkpoint.load(path / run_folder.CHECKPOINT)
     known = checkpoint.load_outline(path / run_folder.CHECKPOINT)
     federation = known.outline.federation(config.data, scaling)
+    task = with_own_loss(federation.task, config.training)
     if model is None and config.model.name in MODELS:
         with torch.device("meta"):  # takes no memory: a damaged folder can name any size
-            sketch = rebuild(config.model, federation.shape, federation.classes)
+            sketch = rebuild(config.model, federation.shape, federation.classes, task)
         check_fit(sketch, state.server.ensemble, f"run = {str(path)!r}")
-    network = rebuild(config.model, federation.shape, federation.classes, model)
+    network = rebuild(config.model, federation.shape, federation.classes, task, model)
     best = best_round.read(path / run_folder.CHECKPOINT) if serve == "best" else None
     for each in (state, *(() if best is None else (best.state,))):
         check_fit(network, each.server.ensemble, f"run = {str(path)!r}")
@@ -61,15 +63,18 @@ def load(
     return Run(path, config, federation, summary, rows, state, chosen, network, profiles, kept)
 
 
-def rebuild(config: ModelConfig, shape: tuple[int, ...], classes: int, model: Builder | Pair | None = None) -> Network:
+def rebuild(
+    config: ModelConfig, shape: tuple[int, ...], classes: int, task: Task, model: Builder | Pair | None = None
+) -> Network:
     """Build a network without its trained weights, which the caller has."""
     if model is None:
         if config.name == "custom":
             raise InputError("model = None: the run's model was passed from Python, so it has to be passed again")
         unweighted = {"pretrained": "none"} if config.name in IMAGE_NETWORKS else {}
         model = model_builder(config.model_copy(update=unweighted))
+    model = built_for(task, model)
     with rng.scoped(0, "rebuild"):
-        return Network(*(model(shape, classes) if callable(model) else model))
+        return Network(*(model(shape, task.outputs(classes)) if callable(model) else model), task=task)
 
 
 def check_fit(network: Network, ensemble: Ensemble, what: str) -> None:

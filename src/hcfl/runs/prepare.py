@@ -32,6 +32,7 @@ from hcfl.models import (
     Builder,
     Network,
     Pair,
+    built_for,
     check_pair,
     default_model,
     kernels,
@@ -40,6 +41,7 @@ from hcfl.models.ensemble import initialise
 from hcfl.models.layers import has_kernels
 from hcfl.models.network import described_error
 from hcfl.models.precision import check_precision
+from hcfl.models.tasks import AnyTask, Classification, OwnLikelihood, Task
 from hcfl.personal.measuring import PersonalParts
 from hcfl.privacy.rules import check_model, settled
 from hcfl.runs import memory_estimate
@@ -74,8 +76,14 @@ def prepare(
     federation = federation or build(config.data, config.seed)
     model_settings = filled_model(config.model, federation.shape) if model is None else passed_model(config.model)
     builder = model_builder(model_settings) if model is None else model
+    task = task_of(federation, config.training)
+    if task.name != "classification" and config.personal.kind != "none":
+        raise InputError(
+            f"personal.kind = {config.personal.kind!r}: personal parts are of classes, the task is {task.name}"
+        )
     with rng.scoped(config.seed, "check model"):
-        template = check_pair(_example(builder, federation), federation.shape, federation.classes)
+        template = check_pair(_example(builder, federation, task), federation.shape, task.outputs(federation.classes))
+    builder = built_for(task, builder)
     check_model(config, template)
     check_precision(config.precision, device)
 
@@ -102,13 +110,13 @@ def prepare(
     network, ensemble = initialise(
         builder,
         federation.shape,
-        federation.classes,
+        task.outputs(federation.classes),
         method.topology,
         federation.clients if method.clusters is None else method.clusters,
         config.seed,
         identical=method.traits.weighting.assigned_by_server,
     )
-    network = replace(network, half=config.precision == "bf16")
+    network = replace(network, half=config.precision == "bf16", task=task)
     federation = federation.to(device)
     setting = Setting(
         federation=federation,
@@ -128,6 +136,47 @@ def prepare(
         backdoor=backdoor_of(config, federation),
     )
     return Prepared(config, setting, rounds.begin(setting, ensemble.to(device)))
+
+
+def task_of(federation: Federation, training: TrainingConfig) -> Task:
+    """Return what clients train for: the federation's task, with class weights or the user's own likelihood."""
+    task = federation.task
+    if training.class_weights is not None:
+        if not isinstance(task, Classification):
+            raise InputError(f"training.class_weights = {training.class_weights!r}: the task is {task.name}")
+        task = Classification(class_weights(training.class_weights, federation))
+    return with_own_loss(task, training)
+
+
+def with_own_loss(task: AnyTask, training: TrainingConfig) -> Task:
+    """Return the task with the user's own likelihood, where there is one."""
+    if training.loss is None:
+        return task
+    function = plugins.load("training.loss", training.loss)
+    if not callable(function):
+        raise InputError(f"training.loss = {training.loss!r}: is not a function of (outputs, answers)")
+    return OwnLikelihood(task, function)
+
+
+def class_weights(asked: str, federation: Federation) -> tuple[float, ...]:
+    """Return the weight of each class: `balanced` (n / (classes · samples of the class)), or as `sick=3,well=1` says.
+
+    They are scaled so that the mean over all samples is 1, where the samples are known: the step size stays.
+    """
+    names, field = federation.class_names, f"training.class_weights = {asked!r}"
+    if asked == "balanced":
+        if not len(federation.y):
+            raise InputError(f"{field}: the server does not know the labels; give a weight for each class")
+        counts = federation.class_table().sum(axis=0)
+        return tuple((counts.sum() / (len(names) * counts.clip(1))).tolist())
+    pairs = [pair.rpartition("=") for pair in asked.split(",")]
+    try:
+        given = {name.strip(): float(value) for name, _, value in pairs}
+    except ValueError:
+        raise InputError(f"{field}: must be balanced, or look like {names[0]}=3,{names[-1]}=1") from None
+    if set(given) != set(names) or min(given.values()) <= 0:
+        raise InputError(f"{field}: must have a weight above 0 for each of the classes {', '.join(names[:20])}")
+    return tuple(given[name] for name in names)
 
 
 def with_start(config: MethodConfig) -> MethodConfig:
@@ -251,11 +300,11 @@ def default_threads(network: Network, training: TrainingConfig, device: torch.de
     return 1 if small else torch.get_num_threads()
 
 
-def _example(model: Builder | Pair, federation: Federation) -> object:
+def _example(model: Builder | Pair, federation: Federation, task: Task) -> object:
     if isinstance(model, tuple | list | nn.Module) or not callable(model):
         return deepcopy(model)
     try:
-        return model(federation.shape, federation.classes)
+        return model(federation.shape, task.outputs(federation.classes))
     except InputError:
         raise
     except Exception as error:  # show the user what the user's function raised

@@ -17,6 +17,7 @@ from hcfl.core.cluster_profiles import Profiles
 from hcfl.core.record import Row
 from hcfl.core.state import RunState
 from hcfl.data import Federation
+from hcfl.data.answers import Answers
 from hcfl.data.sources import check_more
 from hcfl.data.tables import read_table
 from hcfl.errors import InputError
@@ -87,7 +88,8 @@ class Run:
         """
         from hcfl.serving import newcomers
 
-        return newcomers.assign(self, *self._checked(x, y), unlabelled)
+        inputs, answers = self._checked(x, y)
+        return newcomers.assign(self, inputs, answers, unlabelled)
 
     def assign_each(
         self, x: ArrayLike, client: ArrayLike, y: ArrayLike | None = None, *, unlabelled: bool = False
@@ -109,19 +111,31 @@ class Run:
     ) -> NDArray[Any]:
         """Predict labels, (samples,), for inputs `x`, (samples, …), or the rows of a table.
 
+        Of a regression these are numbers, of several labels zeros and ones, (samples, labels).
+
         The models are those of a client of the run, of a cluster, or of `weights`: an `Assignment`, a mapping from
         cluster ids, or one number for each cluster. Exactly one of the three is given.
         """
-        best = self.predict_proba(x, client=client, cluster=cluster, weights=weights).argmax(axis=1)
-        names = self.federation.class_names
+        found = self._shown(x, client, cluster, weights)
+        task, names = self.federation.task, self.federation.class_names
+        if task.name == "regression":
+            return found[:, 0]
+        if task.name == "multi-label":
+            return (found > 0.5).astype(np.int64)
         numbered = names == tuple(str(number) for number in range(len(names)))
-        labels: NDArray[Any] = best if numbered else np.array(names)[best]
-        return labels
+        best: NDArray[Any] = found.argmax(axis=1)
+        return best if numbered else np.array(names)[best]
 
     def predict_proba(
         self, x: "Inputs", *, client: Any = None, cluster: Any = None, weights: "WeightsLike | None" = None
     ) -> NDArray[np.float32]:
-        """Return class probabilities, (samples, classes): Σ_k ω̃_k softmax(head_k(φ(x))), or a client's own model's."""
+        """Return class probabilities, (samples, classes): Σ_k ω̃_k softmax(head_k(φ(x))), or a client's own model's.
+
+        Of a regression, mean and standard deviation, (samples, 2); of several labels, each one's probability.
+        """
+        return self._shown(x, client, cluster, weights)
+
+    def _shown(self, x: "Inputs", client: Any, cluster: Any, weights: "WeightsLike | None") -> NDArray[np.float32]:
         from hcfl.serving import predict
 
         inputs, _ = self._checked(x, None)
@@ -184,27 +198,25 @@ class Run:
 
         return plots.plot_weights(self)
 
-    def _checked(self, x: "Inputs", y: ArrayLike | None) -> tuple[Tensor, Tensor | None]:
-        """Check that samples have the shape, type and classes of the run's own; encode the rows of a table."""
+    def _checked(self, x: "Inputs", y: ArrayLike | None) -> tuple[Tensor, Answers | None]:
+        """Check that samples have the shape, type and answers of the run's own; encode the rows of a table."""
         federation = self.federation
         stored = str(federation.x.dtype).removeprefix("torch.")
-        names = federation.class_names
-        given = None if y is None else np.asarray(y)
+        given, found = None if y is None else np.asarray(y), None
         if isinstance(x, str | Path) or hasattr(x, "columns"):
-            x, given = self._encoded(x, given)
-        inputs, labels = check_more("newcomer", np.asarray(x), given, federation.shape, stored, names)
-        return torch.from_numpy(np.ascontiguousarray(inputs)), None if labels is None else torch.from_numpy(labels)
+            x, found = self._encoded(x)
+        inputs, answers = check_more(
+            "newcomer", np.asarray(x), given, federation.shape, stored, federation.class_names, federation.task
+        )
+        return torch.from_numpy(np.ascontiguousarray(inputs)), found if answers is None else answers
 
-    def _encoded(self, table: Any, y: NDArray[Any] | None) -> tuple[NDArray[Any], NDArray[Any] | None]:
-        """Return the rows of a table as the run's schema has them, and their labels where it has all of them."""
+    def _encoded(self, table: Any) -> tuple[NDArray[Any], Answers | None]:
+        """Return the rows of a table as the run's schema has them, and their answers where it has all of them."""
         schema = self.federation.schema
         if schema is None:
-            raise InputError(
-                f"x: is a table, but the run's data are arrays of shape (N, {self.federation.shape[0]}, …)"
-            )
+            raise InputError(f"x: is a table, but the run's inputs are arrays of shape {self.federation.shape}")
         encoded = schema.encode(read_table(table, "data") if isinstance(table, str | Path) else table, "newcomer")
         for note in encoded.notes:
-            warnings.warn(note, stacklevel=4)
-        if y is None and encoded.y is not None and (encoded.y >= 0).all():
-            y = np.array(schema.label.classes)[encoded.y]
-        return encoded.x, y
+            warnings.warn(note, stacklevel=5)
+        complete = encoded.answers is not None and bool((encoded.answers.bins >= 0).all())
+        return encoded.x, encoded.answers if complete else None

@@ -96,7 +96,7 @@ def client_rows(federation: Federation, state: RunState, measured: Measured) -> 
     return table
 
 
-def _pairs(right: Tensor, samples: Tensor) -> list[tuple[int, int]]:
+def _pairs(right: Tensor, samples: Tensor) -> list[tuple[float, int]]:
     return list(zip(right.int().tolist(), samples.int().tolist(), strict=True))
 
 

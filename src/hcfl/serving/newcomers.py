@@ -9,12 +9,14 @@ from torch.nn.functional import cosine_similarity
 
 from hcfl.core.cluster_profiles import expected_log_likelihood, weights_without_labels
 from hcfl.core.evaluation import FRESH_STEPS, newcomer_step
-from hcfl.core.predictions import log_densities, mixture
+from hcfl.core.predictions import log_densities
 from hcfl.core.server import shares
 from hcfl.data import Newcomer
+from hcfl.data.answers import Answers
 from hcfl.methods import Method
 from hcfl.models.ensemble import embed, rows
 from hcfl.models.inputs import Scaled
+from hcfl.models.tasks import Task
 from hcfl.runs.run import Run
 from hcfl.tiers import Weights
 from hcfl.tiers.client_segments import Segments
@@ -99,27 +101,33 @@ class Assignment:
         )
 
 
-def assign(run: Run, x: Tensor, labels: Tensor | None, unlabelled: bool = False) -> Assignment:
+def assign(run: Run, x: Tensor, given: Answers | None, unlabelled: bool = False) -> Assignment:
     """Find a newcomer's clusters from raw inputs and, unless `unlabelled`, from their labels."""
-    server, method, profiles = run.served.server, run.method, run.profiles
-    features, log_probs = _look(run, x)
+    server, method, profiles, task = run.served.server, run.method, run.profiles, run.network.task
+    features, outputs = _look(run, x)
+    distribution = task.distribution(outputs)
+    log_probs = task.bin_log_probs(distribution)
     scaling = run.federation.scaling
     densities = log_densities(run.network, server, Scaled(x.to(scaling.mean.device), scaling))
     class_shares = shares(method, server, run.federation.classes)
-    seen = _Samples(log_probs, densities, class_shares, torch.arange(len(x)))
+    labels = answers = None
+    if given is not None:
+        labels = torch.from_numpy(given.bins)
+        answers = labels if given.targets is None else torch.from_numpy(given.targets)
+    seen = _Samples(task, outputs, densities, class_shares, torch.arange(len(x)), labels, answers)
     kind: Statistic = "labels"
     if labels is not None and not unlabelled:
-        weights, accuracy = seen.find(method, labels), seen.cross_fitted(method, labels)
-        evidence = seen.log_likelihood(method, labels, weights)
+        weights, accuracy = seen.find(method), seen.cross_fitted(method)
+        evidence = seen.log_likelihood(method, weights)
     else:
         density = None if profiles is None else profiles.log_density(features[0])
         kind = "confidence" if density is None else "prototypes"
         evidence = expected_log_likelihood(method, log_probs, class_shares) if density is None else density
         found = weights_without_labels(method, evidence, log_probs, class_shares)
         weights = Weights(found.unsqueeze(0), components=method.uniform_components(len(server.clusters)))
-        accuracy = None if labels is None else _share(seen.predict(weights) == labels)
+        accuracy = None if answers is None else float(seen.scores(weights).mean())
     distances = _prototype_distances(run, features, labels if kind == "labels" else None)
-    alone = None if labels is None else (log_probs.argmax(dim=2) == labels.unsqueeze(1)).double().mean(dim=0).tolist()
+    alone = None if answers is None else _alone(task, distribution, answers)
     column = int(weights.client[0].argmax())
     here = None if profiles is None or kind == "labels" else profiles.confusion[:, column]
     return Assignment(
@@ -144,48 +152,68 @@ def assign(run: Run, x: Tensor, labels: Tensor | None, unlabelled: bool = False)
     )
 
 
+def _alone(task: Task, distribution: Tensor, answers: Tensor) -> list[float]:
+    """Return the score of each cluster's model alone."""
+    certain = distribution.new_ones(len(distribution), 1)
+    each = (task.mix(distribution[:, [k]], certain) for k in range(distribution.shape[1]))
+    return [float(task.score(mixed, answers).mean()) for mixed in each]
+
+
 @dataclass(frozen=True)
 class _Samples:
     """Some of a newcomer's samples as the clusters see them."""
 
-    log_probs: Tensor
-    """log p_k(·|x), (all samples, clusters, classes)."""
+    task: Task
+    outputs: Tensor
+    """(all samples, clusters, values)."""
     densities: Tensor | None
     """log N_a(z), (all samples, Gaussians), where inputs are modelled."""
     class_shares: Tensor
     rows: Tensor
     """Which samples."""
+    labels: Tensor | None = None
+    """Classes or bins of all samples."""
+    answers: Tensor | None = None
 
-    def find(self, method: Method, labels: Tensor) -> Weights:
+    def log_prob(self) -> Tensor:
+        """Return log p_k(y|x), (samples, clusters)."""
+        assert self.answers is not None
+        return self.task.log_likelihood(self.outputs[self.rows], self.answers[self.rows])
+
+    def find(self, method: Method) -> Weights:
         """Return the weights of these samples with their labels: 20 E-steps from uniform, or the lowest loss."""
-        clusters = self.log_probs.shape[1]
+        assert self.labels is not None
+        labels, clusters, log_prob = self.labels[self.rows], self.outputs.shape[1], self.log_prob()
         newcomer = Newcomer("newcomer", self.rows, labels, self.rows[:0], labels[:0])
         weights = Weights(uniform(clusters).unsqueeze(0), components=method.uniform_components(clusters))
         for _ in range(FRESH_STEPS):
-            weights = newcomer_step(method, newcomer, self.log_probs, self.densities, self.class_shares, weights)
+            weights = newcomer_step(method, newcomer, log_prob, self.densities, self.class_shares, weights)
         return weights
 
-    def log_likelihood(self, method: Method, labels: Tensor, weights: Weights) -> Tensor:
+    def log_likelihood(self, method: Method, weights: Weights) -> Tensor:
         """Return log L_k, (samples, clusters)."""
-        log_prob = self.log_probs[self.rows, :, labels]
-        return method.formulation.log_likelihood(log_prob, labels, self.class_shares, self._log_density(weights))
+        assert self.labels is not None
+        density, labels = self._log_density(weights), self.labels[self.rows]
+        return method.formulation.log_likelihood(self.log_prob(), labels, self.class_shares, density)
 
-    def predict(self, weights: Weights) -> Tensor:
-        """Return the most probable class of each."""
+    def scores(self, weights: Weights) -> Tensor:
+        """Return how good the prediction of each sample is; of classes, whether it is right."""
+        assert self.answers is not None
         each, density = weights.client.log().expand(len(self.rows), -1), self._log_density(weights)
         each = torch.softmax(each if density is None else each + density, dim=1)
-        return mixture(self.log_probs[self.rows], each).argmax(dim=1)
+        mixed = self.task.mix(self.task.distribution(self.outputs[self.rows]), each)
+        return self.task.score(mixed, self.answers[self.rows])
 
-    def cross_fitted(self, method: Method, labels: Tensor) -> float | None:
-        """Return the accuracy on each tenth of the samples with the weights that the others find."""
+    def cross_fitted(self, method: Method) -> float | None:
+        """Return the score on each tenth of the samples with the weights that the others find."""
         if len(self.rows) < 2:
             return None
-        fold, right = torch.arange(len(labels)) % FOLDS, torch.zeros(len(labels), dtype=torch.bool)
-        for number in range(min(FOLDS, len(labels))):
+        fold, scores = torch.arange(len(self.rows)) % FOLDS, torch.zeros(len(self.rows), dtype=torch.float64)
+        for number in range(min(FOLDS, len(self.rows))):
             others, held_out = fold != number, fold == number
-            weights = replace(self, rows=self.rows[others]).find(method, labels[others])
-            right[held_out] = replace(self, rows=self.rows[held_out]).predict(weights) == labels[held_out]
-        return _share(right)
+            weights = replace(self, rows=self.rows[others]).find(method)
+            scores[held_out] = replace(self, rows=self.rows[held_out]).scores(weights)
+        return float(scores.mean())
 
     def _log_density(self, weights: Weights) -> Tensor | None:
         if self.densities is None or weights.components is None:
@@ -194,7 +222,7 @@ class _Samples:
 
 
 def _look(run: Run, x: Tensor) -> tuple[list[Tensor], Tensor]:
-    """Return features as each cluster's extractor sees them, and log p_k(·|x), (samples, clusters, classes)."""
+    """Return features as each cluster's extractor sees them, and outputs, (samples, clusters, values)."""
     ensemble, scaling = run.served.server.ensemble, run.federation.scaling
     scaled = Scaled(x.to(scaling.mean.device), scaling)
     extractors = 1 if ensemble.topology == "split" else ensemble.clusters
@@ -206,7 +234,7 @@ def _look(run: Run, x: Tensor) -> tuple[list[Tensor], Tensor]:
             heads = (rows(ensemble.heads, [k]) for k in range(extractors))
             logits = torch.cat([run.network.logits(*each) for each in zip(heads, features, strict=True)], dim=1)
     each_cluster = features * ensemble.clusters if extractors == 1 else features
-    return [part.cpu() for part in each_cluster], torch.log_softmax(logits, dim=2).cpu()
+    return [part.cpu() for part in each_cluster], logits.cpu()
 
 
 def _prototype_distances(run: Run, features: list[Tensor], labels: Tensor | None) -> list[float | None]:
@@ -224,7 +252,3 @@ def _prototype_distances(run: Run, features: list[Tensor], labels: Tensor | None
             shared, pair = held.any(), (mine.class_means[0, held], theirs.class_means[k, held])
         distances.append(float((1 - cosine_similarity(*pair, dim=-1)).max()) if shared else None)
     return distances
-
-
-def _share(right: Tensor) -> float:
-    return float(right.double().mean())

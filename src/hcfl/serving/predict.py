@@ -10,11 +10,11 @@ from numpy.typing import ArrayLike
 from torch import Tensor
 
 from hcfl.core.cluster_log import follow
-from hcfl.core.predictions import Predictions, mixture
+from hcfl.core.predictions import Predictions
 from hcfl.core.state import PersonalPart, ServerState
 from hcfl.errors import InputError
 from hcfl.models import Network
-from hcfl.models.ensemble import Ensemble, class_log_probs, embed
+from hcfl.models.ensemble import Ensemble, embed, outputs_of
 from hcfl.models.inputs import Scaled, Scaling
 from hcfl.personal import making
 from hcfl.runs.run import Run
@@ -162,7 +162,7 @@ def _listed(names: Sequence[Any]) -> str:
 
 
 def probabilities(network: Network, blend: Blend, inputs: Tensor) -> Tensor:
-    """Return class probabilities of raw inputs, (samples, classes), on the CPU."""
+    """Return what users read of raw inputs, on the CPU: class probabilities, or what else the task is about."""
     device = blend.scaling.mean.device
     scaled = Scaled(inputs.to(device), blend.scaling)
     weights = blend.weights.expand(len(inputs), -1)
@@ -171,8 +171,9 @@ def probabilities(network: Network, blend: Blend, inputs: Tensor) -> Tensor:
         log_densities = density.gaussians.log_densities(density.gaussians.embed(features))
         each = mixture_log_density(density.components, log_densities, Segments((len(inputs),)))
         weights = torch.softmax(weights.log() + each, dim=1)
-    log_probs = mixture(class_log_probs(network, blend.models, scaled), weights.to(device))
+    distribution = network.task.distribution(outputs_of(network, blend.models, scaled))
+    mixed = network.task.mix(distribution, weights.to(device))
     if blend.personal is not None:
-        group = Predictions(log_probs, embed(network, blend.models.extractor(blend.main), scaled))
-        log_probs = making.predict(network, blend.personal, group, scaled)
-    return log_probs.exp().cpu()
+        group = Predictions(mixed, embed(network, blend.models.extractor(blend.main), scaled))
+        mixed = making.predict(network, blend.personal, group, scaled)
+    return network.task.shown(mixed).cpu()

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from hcfl.config import DataConfig
 from hcfl.data.samples import Samples
 from hcfl.data.tables.columns import booleans, cleaned, dates, kind_of, numbers, texts
-from hcfl.data.tables.fit import fit
+from hcfl.data.tables.fit import fit, label_columns
 from hcfl.data.tables.read import FILE_COLUMN, check_names
 from hcfl.data.tables.schema import Schema, check_column
 from hcfl.errors import InputError
@@ -37,12 +37,15 @@ def samples_of(table: "DataFrame", config: DataConfig, name: str, schema: Schema
     marked = None if "test" not in roles else _marked(table[roles["test"]])
     if schema is None:
         known = table if marked is None else table[~marked]
-        schema = fit(known, roles["label"], features_of(config, list(table.columns), roles, where), where)
+        schema = fit(known, roles["label"], features_of(config, list(table.columns), roles, where), where, config.task)
     encoded = schema.encode(table, where)
-    if encoded.y is None:
+    answers = encoded.answers
+    if answers is None:
         raise InputError(f"{where}: has no column {schema.label.name!r}, the label of the schema")
     notes = [*schema.notes, *encoded.notes]
-    labelled = encoded.y >= 0
+    if config.task not in ("auto", answers.task.name):
+        raise InputError(f"data.task = {config.task}: the schema's task is {answers.task.name}")
+    labelled = answers.bins >= 0
     if not labelled.all():
         notes.append(f"{int((~labelled).sum())} rows without {schema.label.name!r} are left out")
     if not labelled.any():
@@ -56,13 +59,15 @@ def samples_of(table: "DataFrame", config: DataConfig, name: str, schema: Schema
     return Samples(
         name=name,
         x=encoded.x[labelled],
-        y=encoded.y[labelled],
-        class_names=schema.label.classes,
+        y=answers.bins[labelled],
+        class_names=answers.names,
         client=client,
         concept=truth,
         test=None if marked is None else marked[labelled],
         notes=tuple(notes),
         time=time,
+        task=answers.task,
+        targets=None if answers.targets is None else answers.targets[labelled],
         schema=replace(schema, notes=()),
     )
 
@@ -84,7 +89,8 @@ def columns_of(config: DataConfig, names: list[str], where: str, schema: Schema 
             f"data.label = null: name the column of {where.partition(' = ')[2]} to predict; it has {shown}"
         )
     for role, name in roles.items():
-        check_column(where, f"data.{role}", name, names)
+        for column in label_columns(name, names) if role == "label" else (name,):
+            check_column(where, f"data.{role}", column, names)
     for role, name in roles.items():
         other = next(other for other, same in roles.items() if same == name)
         if other != role:
@@ -99,13 +105,14 @@ def features_of(config: DataConfig, names: list[str], roles: dict[str, str], whe
     for setting in ("features", "drop"):
         for name in getattr(config, setting) or ():
             check_column(where, f"data.{setting}", name, names)
-    dropped = set(config.drop or ())
+    dropped, labels = set(config.drop or ()), label_columns(roles["label"], names)
     if config.features is None:
-        return [name for name in names if name not in dropped | set(roles.values())]
+        taken = dropped | set(roles.values()) | set(labels)
+        return [name for name in names if name not in taken]
     for name in config.features:
         if name in dropped:
             raise InputError(f"data.drop = {name!r}: is also in data.features")
-        if name == roles["label"]:
+        if name in labels:
             raise InputError(f"data.features = {name!r}: is the label, so it cannot be an input")
     return list(dict.fromkeys(config.features))
 

@@ -6,6 +6,7 @@ fitted, a further column says so.
 """
 
 import json
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from difflib import get_close_matches
 from functools import cached_property
@@ -15,8 +16,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from hcfl.data.tables.columns import Kind, booleans, cleaned, dates, numbers, texts
+from hcfl.data.answers import Answers, bin_names, of_classes, of_labels, of_numbers
+from hcfl.data.tables.columns import Kind, booleans, cleaned, dates, kind_of, numbers, texts
 from hcfl.errors import InputError
+from hcfl.models.tasks import CLASSES, AnyTask, MultiLabel, Regression
 
 if TYPE_CHECKING:
     from pandas import DataFrame, Series
@@ -71,14 +74,25 @@ class Column:
 
 @dataclass(frozen=True)
 class Label:
-    """What is predicted: the column, and its classes in order."""
+    """What is predicted: one column, or one for each label."""
 
-    name: str
+    columns: tuple[str, ...]
     classes: tuple[str, ...]
+    """Names of the classes, in order; of other answers, of their bins."""
+    task: AnyTask = CLASSES
 
-    def encode(self, values: "Series[Any]") -> NDArray[np.int64]:
-        """Return the number of each row's class, −1 where the label is missing; refuse other classes."""
-        values = cleaned(values)
+    @property
+    def name(self) -> str:
+        """The columns."""
+        return ", ".join(self.columns)
+
+    def encode(self, table: "DataFrame") -> Answers:
+        """Return the answers of a table; refuse other classes."""
+        if isinstance(self.task, Regression):
+            return of_numbers(self.task, numbers(cleaned(table[self.columns[0]])))
+        if isinstance(self.task, MultiLabel):
+            return of_labels(self.task, yes_or_no(table, self.columns))
+        values = cleaned(table[self.columns[0]])
         positions = {name: at for at, name in enumerate(self.classes)}
         found = texts(values).map(positions).to_numpy(dtype=np.float64, na_value=np.nan)
         strange = np.isnan(found) & values.notna().to_numpy()
@@ -86,7 +100,22 @@ class Label:
             shown = ", ".join(self.classes[:20]) + (", …" if len(self.classes) > 20 else "")
             odd = texts(values)[strange].iloc[0]
             raise InputError(f"column {self.name!r}: has the label {odd!r}, but the classes are {shown}")
-        return np.nan_to_num(found, nan=-1).astype(np.int64)
+        return of_classes(self.classes, np.nan_to_num(found, nan=-1).astype(np.int64))
+
+
+def yes_or_no(table: "DataFrame", columns: Sequence[str]) -> NDArray[np.float64]:
+    """Return columns of labels, (rows, columns), each 1, 0, or NaN where it is missing."""
+    found = []
+    for name in columns:
+        values = cleaned(table[name])
+        kind = kind_of(values)
+        if kind not in ("number", "boolean"):
+            raise InputError(f"data.label = {name!r}: one of several labels is yes or no, but this is a {kind}")
+        read = (numbers if kind == "number" else booleans)(values)
+        if not np.isin(read[~np.isnan(read)], (0, 1)).all():
+            raise InputError(f"data.label = {name!r}: one of several labels is 0 or 1, but this has other numbers")
+        found.append(read)
+    return np.stack(found, axis=1)
 
 
 @dataclass(frozen=True)
@@ -94,8 +123,8 @@ class Encoded:
     """Rows of a table as numbers."""
 
     x: NDArray[np.float32]
-    y: NDArray[np.int64] | None
-    """−1 where a row has no label."""
+    answers: Answers | None
+    """None where the table has no label column."""
     notes: tuple[str, ...] = ()
 
 
@@ -131,8 +160,8 @@ class Schema:
                     f"column {column.name!r}: {unseen} rows have a category that the schema does not know; it counts "
                     "as none"
                 )
-        y = self.label.encode(table[self.label.name]) if self.label.name in found else None
-        return Encoded(np.concatenate(parts, axis=1), y, tuple(notes))
+        labelled = all(name in found for name in self.label.columns)
+        return Encoded(np.concatenate(parts, axis=1), self.label.encode(table) if labelled else None, tuple(notes))
 
     def to_json(self) -> str:
         """Return it as text."""
@@ -145,7 +174,14 @@ class Schema:
             }
             for column in self.columns
         ]
-        label = {"name": self.label.name, "classes": list(self.label.classes)}
+        task = self.label.task
+        label: dict[str, Any] = {"columns": list(self.label.columns), "task": task.name}
+        if isinstance(task, Regression):
+            label |= {"mean": task.mean, "std": task.std, "edges": list(task.edges)}
+        elif isinstance(task, MultiLabel):
+            label |= {"sets": list(task.sets), "others": task.others}
+        else:
+            label |= {"classes": list(self.label.classes)}
         return json.dumps({"rows": self.rows, "label": label, "columns": columns}, indent=1, ensure_ascii=False) + "\n"
 
     @staticmethod
@@ -154,12 +190,12 @@ class Schema:
         try:
             read = json.loads(text)
             columns = tuple(_column(one) for one in read["columns"])
-            label = Label(_text(read["label"]["name"]), tuple(map(_text, read["label"]["classes"])))
+            label = _label(read["label"])
             rows = int(read["rows"])
         except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
             raise InputError(f"{where}: is not a schema ({type(error).__name__}: {error})") from None
-        if not columns or len(label.classes) < 2:
-            raise InputError(f"{where}: is not a schema (it needs columns, and a label with classes)")
+        if not columns or not label.columns:
+            raise InputError(f"{where}: is not a schema (it needs columns, and a label)")
         return Schema(columns, label, rows)
 
     @staticmethod
@@ -188,6 +224,24 @@ def _column(read: dict[str, Any]) -> Column:
                 raise ValueError(f"column {read['name']!r}")
             return Column(_text(read["name"]), kind, missing, fill, categories)
     raise ValueError(f"kind {read['kind']!r}")
+
+
+def _label(read: dict[str, Any]) -> Label:
+    columns = tuple(map(_text, read["columns"]))
+    if read["task"] == "regression":
+        task = Regression(float(read["mean"]), float(read["std"]), tuple(map(float, read["edges"])))
+        if not task.std > 0 or not np.isfinite([task.mean, task.std, *task.edges]).all():
+            raise ValueError("mean, std and edges of the label")
+        return Label(columns, bin_names(task), task)
+    if read["task"] == "multi-label":
+        sets = tuple(map(_text, read["sets"]))
+        if not sets or not all(len(one) == len(columns) and set(one) <= {"0", "1"} for one in sets):
+            raise ValueError("sets of the labels")
+        labels = MultiLabel(columns, sets, bool(read["others"]))
+        return Label(columns, bin_names(labels), labels)
+    if read["task"] != "classification" or len(read["classes"]) < 2:
+        raise ValueError("task and classes of the label")
+    return Label(columns, tuple(map(_text, read["classes"])))
 
 
 def _text(value: Any) -> str:

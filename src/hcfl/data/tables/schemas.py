@@ -26,4 +26,4 @@ def _fitted(file: Path, config: DataConfig) -> Schema:
     names = list(table.columns)
     check_names(where, names)
     roles = columns_of(config, names, where)
-    return fit(table, roles["label"], features_of(config, names, roles, where), where)
+    return fit(table, roles["label"], features_of(config, names, roles, where), where, config.task)

@@ -57,8 +57,9 @@ class LastMeasurement:
         if (answer.experiment, answer.client) != (self.common.experiment, client):
             return "answered as another client, or of another run"
         train, held_out = ([len(rows) for rows in part] for part in (federation.train, federation.val))
-        if not 0 <= answer.right <= answer.samples <= most_held_out(train, held_out, client, size):
-            return f"sent counts that cannot be: {answer.right} of {answer.samples} held-out samples right"
+        lowest = self.setting.network.task.lowest
+        if not lowest <= answer.right <= answer.samples <= most_held_out(train, held_out, client, size):
+            return f"sent counts that cannot be: {answer.right:g} of {answer.samples} held-out samples right"
         if answer.personal is not None and not 0 <= answer.personal <= answer.samples:
             return f"sent counts that cannot be: {answer.personal} of {answer.samples} right with its personal part"
         return None

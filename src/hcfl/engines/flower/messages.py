@@ -89,11 +89,14 @@ class Reply:
 
 @dataclass(frozen=True)
 class Measured:
-    """How many of its held-out samples a client predicts correctly with the models that a run ends with."""
+    """The sum of the scores of a client's held-out samples with the models that a run ends with.
+
+    Of classes, it is how many are right.
+    """
 
     experiment: str
     client: int
-    right: int
+    right: float
     samples: int
     problem: str = ""
     personal: int | None = None

@@ -25,7 +25,7 @@ class Served(nn.Module):
 
     def __init__(self, network: Network, blend: Blend, schema: Schema | None = None) -> None:
         super().__init__()
-        self.schema = schema
+        self.schema, self.task = schema, network.task
         models = blend.models
         extractors = 1 if models.topology == "split" else models.clusters
         self.extractors = nn.ModuleList(_filled(network.extractor, models.extractor(k)) for k in range(extractors))
@@ -38,16 +38,15 @@ class Served(nn.Module):
         self.eval()
 
     def forward(self, x: Tensor) -> Tensor:
-        """Σ_k ω̃_k softmax(head_k(φ_k(x)))."""
+        """Σ_k ω̃_k p_k(·|x), with p_k = softmax(head_k(φ_k(x))) of classes."""
         x = (x.to(torch.float32) - self.mean) / self.std
         features = [extractor(x) for extractor in self.extractors] * (len(self.heads) // len(self.extractors))
-        each = [torch.softmax(head(z), dim=1) for head, z in zip(self.heads, features, strict=True)]
-        group = each[0]
-        if len(each) > 1:
-            weights = self.weights
-            if self.density is not None:
-                weights = torch.softmax(weights.log() + self.density(x), dim=1)
-            group = (weights.unsqueeze(-1) * torch.stack(each, dim=1)).sum(dim=1)
+        each = [head(z) for head, z in zip(self.heads, features, strict=True)]
+        distribution = self.task.distribution(torch.stack(each, dim=1))
+        weights = self.weights.expand(x.shape[0], -1)
+        if self.density is not None and len(each) > 1:
+            weights = torch.softmax(self.weights.log() + self.density(x), dim=1)
+        group = self.task.shown(self.task.mix(distribution, weights))
         return group if self.personal is None else self.personal(x, features[self.main], group)
 
 

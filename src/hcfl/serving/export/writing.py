@@ -20,6 +20,7 @@ from hcfl.config import ModelConfig
 from hcfl.data.tables import Schema
 from hcfl.errors import InputError
 from hcfl.models import Builder, Network, Pair
+from hcfl.models.tasks import CLASSES, AnyTask
 from hcfl.runs import state_file
 from hcfl.runs.atomic_file import replacing
 from hcfl.runs.links import check_target
@@ -49,6 +50,13 @@ TOLERANCE = 1e-4
 CHECKED = 7
 """The number of samples to check a written file with; not the number that the graph was traced with."""
 
+OUTPUT = {
+    "classification": "class probabilities (samples, classes)",
+    "regression": "mean and standard deviation (samples, 2)",
+    "multi-label": "probability of each label (samples, labels)",
+}
+"""What a model file returns, by task."""
+
 Predictor = Callable[[Tensor], NDArray[np.float32]]
 """Raw inputs → class probabilities, by a file that was written."""
 
@@ -77,6 +85,7 @@ class Exported:
     blend: Blend
     schema: Schema | None = None
     """How rows of a table become inputs."""
+    task: AnyTask = CLASSES
 
 
 def write(run: Run, blend: Blend, path: Path, format: Format | None = None) -> Path:
@@ -147,7 +156,7 @@ def _facts(run: Run, blend: Blend) -> dict[str, str]:
     return {
         "class_names": json.dumps(list(federation.class_names), ensure_ascii=False),
         "input": f"{str(federation.x.dtype).removeprefix('torch.')} (samples, {', '.join(map(str, federation.shape))})",
-        "output": "class probabilities (samples, classes)",
+        "output": OUTPUT[federation.task.name],
         "method": run.method.name,
         "weights": json.dumps(blend.weights.tolist()),
         **({} if federation.schema is None else {"schema": federation.schema.to_json()}),
@@ -190,6 +199,8 @@ def _torchscript(run: Run, network: Network, blend: Blend, path: Path) -> Predic
 
 def _safetensors(run: Run, network: Network, blend: Blend, path: Path) -> Predictor:
     federation, model = run.federation, run.config.model
+    if run.config.training.loss is not None:
+        raise InputError("format = safetensors: the run has a likelihood of its own; take onnx or torchscript")
     exported = Exported(
         Architecture(model.name, model.norm, model.stem),
         federation.shape,
@@ -197,6 +208,7 @@ def _safetensors(run: Run, network: Network, blend: Blend, path: Path) -> Predic
         federation.class_names,
         blend,
         federation.schema,
+        federation.task,
     )
     state_file.write(path, exported, VERSION)
     loaded = load_model(path, (network.extractor, network.head) if model.name == "custom" else None)
@@ -217,6 +229,6 @@ def load_model(path: str | Path, model: Builder | Pair | None = None) -> Served:
     module's `schema` turns rows into inputs: `model(torch.from_numpy(model.schema.encode(table).x))`.
     """
     found = state_file.read(Exported, Path(path), VERSION, f"model {path}")
-    network = rebuild(found.architecture.settings(), found.shape, len(found.class_names), model)
+    network = rebuild(found.architecture.settings(), found.shape, len(found.class_names), found.task, model)
     check_fit(network, found.blend.models, f"model {path}")
     return Served(network, found.blend, found.schema)
