@@ -84,7 +84,7 @@ def test_the_model_can_be_a_function_in_a_file(tmp_path, capsys):
     )
     assert main(["run", "fedavg", *FAST, "--model", "net.py:build"]) == 0
     assert main(["run", "fedavg", *FAST, "--model", "net.py:wrong"]) == 2
-    assert "output has 3 values per sample, but the data have 10 classes" in capsys.readouterr().err
+    assert "output has 3 values per sample, but the data need 10" in capsys.readouterr().err
 
 
 def npz(name, **arrays):

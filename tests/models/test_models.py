@@ -106,7 +106,7 @@ def test_the_shared_extractor_runs_once_whatever_the_number_of_heads():
 @pytest.mark.parametrize(
     ("pair", "words"),
     [
-        ((nn.Flatten(), nn.Linear(4, 5)), "output has 5 values per sample, but the data have 3 classes"),
+        ((nn.Flatten(), nn.Linear(4, 5)), "output has 5 values per sample, but the data need 3"),
         ((nn.Flatten(), nn.Linear(9, 3)), "cannot read inputs of shape"),
         ((nn.Identity(), nn.Linear(2, 3)), "flat vector"),
         ((nn.Flatten(), nn.Sequential(nn.Linear(4, 3), nn.BatchNorm1d(3))), "head has buffers"),

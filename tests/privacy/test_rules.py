@@ -35,7 +35,7 @@ REASONS = {
 COMPARED = {name for name in REASONS if name not in ("local", "pacfl")}
 """Whose clients can put noise into all that the server compares them by."""
 
-PRIVATE = ("fedavg", "ifca", "fedem", "fedgmm", "fedrc", "fedsoft")
+PRIVATE = ("fedavg", "fedrep", "fedper", "ifca", "fedem", "fedgmm", "fedrc", "fedsoft")
 
 
 def test_every_method_is_decided_on():

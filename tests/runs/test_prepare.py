@@ -261,7 +261,7 @@ def test_what_cannot_be_is_refused(planted):
         hcfl.run("fedavg", planted, lambda: None)
     with pytest.raises(InputError, match=r"device = 'tpu9': is not a device of this machine"):
         hcfl.run("fedavg", device="tpu9")
-    with pytest.raises(InputError, match=r"output has 3 values per sample, but the data have 4 classes"):
+    with pytest.raises(InputError, match=r"output has 3 values per sample, but the data need 4"):
         hcfl.run("fedavg", planted, (nn.Linear(8, 5), nn.Linear(5, 3)))
 
 
