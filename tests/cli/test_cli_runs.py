@@ -25,7 +25,6 @@ def folder(tmp_path_factory):
     np.savez(here / "bare.npz", x=X[::5])
     np.savez(here / "wide.npz", x=np.zeros((4, 9)))
     np.savez(here / "strange.npz", x=X[:4], y=np.array(["ant", "bee", "cat", "dog"]))
-    np.savez(here / "pooled.npz", x=X, y=Y, client=client)
     (here / "empty").mkdir()
     return here
 
@@ -80,7 +79,6 @@ BAD = {
         ["assign", "run", "--data", "strange.npz"],
         "y has the label 'ant', but the run's classes are 0",
     ),
-    "a pooled file": (["assign", "run", "--data", "pooled.npz"], "a newcomer's file has x and, if it has labels, y"),
     "a missing file": (["assign", "run", "--data", "no.npz"], "data = 'no.npz': there is no such file"),
     "an unknown format": (
         ["export", "run", "--cluster", "0", "--format", "h5"],

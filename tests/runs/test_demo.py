@@ -23,7 +23,8 @@ def test_the_demo_shows_both_runs_and_says_where_they_are(tmp_path, monkeypatch,
     monkeypatch.chdir(tmp_path)
     assert main(["demo", "--rounds", "2"]) == 0
     shown = capsys.readouterr().out
-    for words in ("hcfl+(fedrc)", "fedavg", "clusters found (true)", "Picture: runs/digits-hcfl+(fedrc)-seed0/run.png"):
+    picture = "Picture: runs/digits-hcfl+(fedrc)-seed0/run.png"
+    for words in ("hcfl+(fedrc)", "fedavg", "clusters with clients (true)", picture):
         assert words in shown
     report = "runs/digits-hcfl+(fedrc)-seed0/report.html"
     assert shown.splitlines()[-1] == f"Report, for a browser: {report}"

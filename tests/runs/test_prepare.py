@@ -43,7 +43,7 @@ def test_every_method_runs_on_the_default_data_and_leaves_a_run_folder(method, t
     run = hcfl.run(method, out=tmp_path / "run", **SMALL)
     assert {path.name for path in run.path.iterdir()} == {
         "config.yaml", "metrics.jsonl", "events.jsonl", "splits.jsonl", "clients.csv", "classes.csv",
-        "confusion.csv", "summary.json", "checkpoint",
+        "confusion.csv", "scores.csv", "summary.json", "checkpoint",
     }  # fmt: skip
     metrics = lines(run.path / "metrics.jsonl")
     assert metrics == run.rows

@@ -52,6 +52,8 @@ def test_evidence_that_nobody_sends_is_refused_before_anything_runs(tmp_path):
     (tmp_path / "mine.py").write_text(
         "class Mine:\n    needs = 'gradients'\n\n    def between(self, participants):\n        return None\n"
     )
-    with pytest.raises(InputError, match="needs gradients, but clients can send prototypes, feature norms, updates"):
+    with pytest.raises(
+        InputError, match="needs gradients, but clients can send prototypes, half prototypes, feature norms, updates"
+    ):
         hcfl.run("hcfl+(fedrc)", rounds=1, distance=f"{tmp_path / 'mine.py'}:Mine", out=tmp_path / "run")
     assert build("hcfl+(fedrc)").needs == {"prototypes"}

@@ -4,6 +4,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
@@ -42,7 +43,7 @@ def _slices(sizes: tuple[int, ...]) -> list[slice]:
 def scores(task: AnyTask, predicted: Tensor, answers: Tensor) -> Scores:
     """Return the metrics of predictions as users read them, beside the answers that the likelihood is of."""
     names = METRICS[task.name]
-    if not len(answers):
+    if not len(answers) or not torch.isfinite(predicted).all():  # a model that diverged predicts nothing
         return dict.fromkeys(names)
     if isinstance(task, Regression):
         return _of_numbers(predicted[:, 0].double() - (answers.double() * task.std + task.mean), answers * task.std)

@@ -37,8 +37,9 @@ def resume_and_show(path: Path, console: Console, track: Sequence[str] = (), all
 def _show(run: Run, console: Console) -> Run:
     console.print(tables.summary_table([run]))
     _tell(run, console)
-    if run.summary.get("scores"):
-        console.print(f"Held-out data: {shown(run.summary['scores'])}", highlight=False, soft_wrap=True)
+    scores = {name.removeprefix("score_"): value for name, value in run.summary.items() if name.startswith("score_")}
+    if scores:
+        console.print(f"Held-out data: {shown(scores)}", highlight=False, soft_wrap=True)
     plots.save(plots.plot_runs([run]), run.path / run_folder.PICTURE)
     console.print(f"Run folder: {run.path}", highlight=False, soft_wrap=True)
     return run

@@ -237,7 +237,8 @@ def finish(
     if scored is not None:
         names, sizes = federation.client_names, federation.val_segments.sizes
         _write_table(path / SCORES, scores.rows_of(names, sizes, scored))
-    summary |= {"task": federation.task.name, "scores": None if scored is None else scores.finite(scored[0])}
+    found = {} if scored is None else scores.finite(scored[0])
+    summary |= {"task": federation.task.name} | {f"score_{name}": value for name, value in found.items()}
     file = path / CHECKPOINT / best_round.FILE
     summary |= {
         "served_round": metrics[-1]["round"] if best is None else best.round,

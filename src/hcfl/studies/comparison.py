@@ -295,8 +295,7 @@ def compare(
     model or a method is a Python object, runs are played here, one after another, and always anew.
 
     Args:
-        methods: names of methods, as `hcfl methods` lists them, `Method` objects, or a mapping from names to settings
-            of their own, such as `{"ifca": {"clusters": 2}, "fedavg": {}}`.
+        methods: names as `hcfl methods` lists them, `Method` objects, or `{"ifca": {"clusters": 2}}`.
         data: a source's name, a file, or a `Federation`.
         model: a name, an (extractor, head) pair of modules, or a function that builds one.
         seeds: how many runs each method has, with seeds counted from the setting `seed`.

@@ -30,8 +30,11 @@ FILE_COLUMN = "file"
 def is_table(source: str, label: object = None) -> bool:
     """Whether a source is a table: a file with one of the suffixes, or a folder of such files.
 
-    A folder of parquet files holds images, unless a label column is named.
+    A folder of parquet files holds images, unless a label column is named. "digits" is never a folder: a run may be
+    called so.
     """
+    if source == "digits":
+        return False
     if source.endswith(SUFFIXES):
         return True
     found = {path.suffix for path in _files(Path(source))} if is_folder(Path(source)) else set()
