@@ -51,6 +51,7 @@ def test_a_command(command, tmp_path, monkeypatch, capsys):
         "demo": ["--rounds", "0"],
         "deploy": ["nowhere"],
         "theory": ["--steps", "0"],
+        "watch": ["--port", "0.5"],
     }.get(command, [])
 
     @few(12)
