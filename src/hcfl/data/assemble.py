@@ -287,9 +287,9 @@ def _rows_of(samples: Samples, rows: Rows) -> NDArray[np.float32] | None:
 def _newcomer(
     name: str, fit: Rows, score: Rows, labels: NDArray[np.int64], targets: NDArray[np.float32] | None
 ) -> Newcomer:
-    parts: list[Tensor | None] = [torch.from_numpy(part) for part in (fit, labels[fit], score, labels[score])]
-    parts += [None if targets is None else torch.from_numpy(targets[rows]) for rows in (fit, score)]
-    return Newcomer(name, *parts)  # type: ignore[arg-type]
+    fit_rows, fit_labels, score_rows, score_labels = map(torch.from_numpy, (fit, labels[fit], score, labels[score]))
+    of_fit, of_score = (None if targets is None else torch.from_numpy(targets[rows]) for rows in (fit, score))
+    return Newcomer(name, fit_rows, fit_labels, score_rows, score_labels, of_fit, of_score)
 
 
 def _federation(

@@ -14,6 +14,7 @@ import os
 from base64 import urlsafe_b64decode
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from hashlib import sha256
 from math import ceil
 
@@ -203,11 +204,11 @@ def unmask(
         total = total + vector
     for client in masked:
         shares = {of: one.seeds[client] for of, one in revealed.items() if client in one.seeds}
-        seed = _opened(client, shares, peers[client], lambda found, of=client: commitment(found) == commitments[of])  # type: ignore[misc]
+        seed = _opened(client, shares, peers[client], partial(_is_committed, commitments[client]))
         total = total - stream(seed, length)
     for client in dropped:
         shares = {of: one.keys[client] for of, one in revealed.items() if client in one.keys}
-        key = _opened(client, shares, peers[client], lambda found, of=client: _is_key_of(found, public[of]))  # type: ignore[misc]
+        key = _opened(client, shares, peers[client], partial(_is_key_of, public[client]))
         for peer in set(peers[client]) & set(masked):
             total = total + _pairwise_mask(client, peer, key.decode(), public[peer].mask, length)
     return total
@@ -235,7 +236,11 @@ def _combined(shares: Sequence[str]) -> bytes | None:
         return None
 
 
-def _is_key_of(private: bytes, public: PublicKeys) -> bool:
+def _is_committed(commitment_of: str, seed: bytes) -> bool:
+    return commitment(seed) == commitment_of
+
+
+def _is_key_of(public: PublicKeys, private: bytes) -> bool:
     try:
         return public_key_to_bytes(bytes_to_private_key(private).public_key()).decode() == public.mask
     except Exception:

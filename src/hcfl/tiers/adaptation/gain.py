@@ -40,8 +40,8 @@ ODDS = log(20)
 
 
 WORTH = 0.1
-"""Which share of the loss two heads must take away. Less is not worth that each head has fewer samples to learn from;
-clients' cameras take away a few percent."""
+"""Which share of the loss two heads must take away: with less, it is not worth that each head has fewer
+samples to learn from."""
 
 
 @dataclass(frozen=True)
@@ -49,8 +49,8 @@ class SplitOnGain:
     """Split a cluster where two heads serve both parts better than one, or where the parts contradict each other.
 
     - **Gain**: held-out likelihood of two heads against one (`head_gain`), tested over clients. `level` is the
-      probability that a run splits anything although nothing differs: it is divided among the rounds, and in each among
-      the cuts looked at.
+      probability that this test splits anything in a run although nothing differs: it is divided among the rounds, and
+      in each among the cuts looked at.
     - **Contradiction**, by `rho`, as in `SplitOnContradiction`: it sees relabelled classes with few clients, too.
 
     What was split is merged only where both kinds of evidence are gone: the prototypes do not contradict each other by
