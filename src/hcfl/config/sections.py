@@ -186,6 +186,23 @@ class DataConfig(Section):
         description="corruptions random: exactly this share of the clients has one of the 19 real ones, the others none"
         "; default: every client draws among 20",
     )
+    steps: int = Field(
+        1, ge=1, description="steps of time: each brings new samples, by data.time or dealt at random (docs/drift.md)"
+    )
+    drift: str = Field(
+        "none",
+        description="how simulated clients change from step to step: none, sudden, staggered, recurring, gradual, or "
+        "FILE.yaml",
+    )
+    drift_of: Literal["concept", "corruption", "both"] = Field(
+        "concept", description="what changes: the concept, the corruption of the images, or both"
+    )
+    step_alpha: float | None = Field(
+        None,
+        gt=0,
+        description="label drift: the classes of a client's steps are dealt by Dir(step_alpha); default: alike",
+    )
+    window: int = Field(1, ge=1, description="steps: clients train on the samples of so many last steps")
     noise: Literal["none", "pair", "symmetric"] = Field("none", description="label noise on train and val")
     noise_rate: float = Field(0.0, ge=0, le=1, description="share of the labels that are flipped")
     val_share: float = Field(0.1, gt=0, lt=1, description="share of each client's samples held out for Val")
@@ -273,6 +290,9 @@ class TrainingConfig(Section):
     """The loop and local training."""
 
     rounds: int = Field(30, ge=1, description="communication rounds")
+    rounds_per_step: int | None = Field(
+        None, ge=1, description="steps: rounds of each, rounds is then their product; default: rounds / steps"
+    )
     participation: float = Field(1.0, gt=0, le=1, description="share of the clients sampled each round")
     epochs: int | None = Field(None, ge=1, description="local epochs; default 1, for small clients 5")
     batch: int | None = Field(None, ge=1, le=1_000_000, description="batch size; default 128, for small clients 16")

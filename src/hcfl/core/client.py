@@ -16,7 +16,7 @@ from hcfl.core.aggregation import own_parameters
 from hcfl.core.client_statistics import compared_features, first_signatures, halved_features
 from hcfl.core.cluster_log import Change, follow, missed_split, origins
 from hcfl.core.local_plan import Job, Trainer, at_rest, train
-from hcfl.core.setting import RoundTask
+from hcfl.core.setting import RoundTask, Setting
 from hcfl.core.sgd import shuffle
 from hcfl.core.state import Broadcast, ClientState, Update
 from hcfl.data.local_data import LocalData
@@ -60,7 +60,7 @@ def take_part(
     new = torch.tensor([state is None for state in known])
     weights = Weights.join(
         [
-            catch_up(method, broadcast, client, state, Segments((samples,)))
+            begin_step(task.setting, broadcast, client, state, Segments((samples,)))
             for client, state, samples in zip(clients, known, segments.sizes, strict=True)
         ]
     )
@@ -158,6 +158,16 @@ def catch_up(
         start = method.weighting.start(broadcast.weights[[client]], segments)
         return replace(start, components=method.uniform_components(len(broadcast.clusters)))
     return weights_of_today(method, broadcast, client, state)
+
+
+def begin_step(
+    setting: Setting, broadcast: Broadcast, client: int, state: ClientState | None, segments: Segments
+) -> Weights:
+    """Return a client's weights over the current clusters; where its data are new, its samples start with its own."""
+    weights = catch_up(setting.method, broadcast, client, state, segments)
+    if state is None or setting.step(state.round) == setting.step(broadcast.round):
+        return weights
+    return replace(setting.method.weighting.start(weights.client, segments), components=weights.components)
 
 
 def weights_of_today(method: Method, broadcast: Broadcast, client: int, state: ClientState) -> Weights:

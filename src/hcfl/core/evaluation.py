@@ -229,7 +229,7 @@ class Quality:
 
 def clustering_quality(truth: Truth | None, members: NDArray[np.int64]) -> Quality:
     """Compare each client's cluster with its concept; −1 marks clients that never took part."""
-    seen = members >= 0
+    seen = members >= 0 if truth is None else (members >= 0) & (truth.concept >= 0)
     if truth is None or not seen.any():
         return Quality()
     from sklearn.metrics import adjusted_rand_score, normalized_mutual_info_score  # takes a second: not for clients

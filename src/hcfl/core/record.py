@@ -16,6 +16,20 @@ PHASES = ("clients", "server", "evaluation")
 
 
 @dataclass(frozen=True)
+class Moment:
+    """Where a round is in time, in runs whose clients change."""
+
+    step: int
+    """From 1."""
+    prequential: float | None
+    """Val on all new samples of the step, before any of them was trained on; in the first round of a step."""
+    members: tuple[int | None, ...]
+    """The id of each client's cluster; None where it has none."""
+    concepts: tuple[int, ...] | None
+    """Each client's true concept, where it is known."""
+
+
+@dataclass(frozen=True)
 class Record:
     """What one round gave: the numbers of `metrics.jsonl`, and what changed."""
 
@@ -53,6 +67,8 @@ class Record:
     """The share of marked test inputs that are taken for the backdoor's target, where there is one."""
     anomalies: Anomalies | None = field(default=None, compare=False)
     """How unlike the others each upload was, where suspicious clients are put into quarantine."""
+    time: Moment | None = None
+    """Where the round is in time, where there are steps."""
 
 
 def used_clusters(sizes: Mapping[int, int]) -> int:
@@ -108,6 +124,12 @@ METRICS: dict[str, Metric] = {
     "bytes_down_by_part": Metric(lambda record: record.down),
     "seconds": Metric(lambda record: sum(record.seconds.values()), plotted=True),
     "seconds_by_phase": Metric(lambda record: record.seconds),
+    "step": Metric(lambda record: record.time and record.time.step, optional=True),
+    "prequential": Metric(lambda record: record.time and record.time.prequential, plotted=True, optional=True),
+    "client_clusters": Metric(lambda record: record.time and list(record.time.members), optional=True),
+    "client_concepts": Metric(
+        lambda record: record.time and record.time.concepts and list(record.time.concepts), optional=True
+    ),
     "val_honest": Metric(lambda record: record.val_honest, optional=True),
     "backdoor": Metric(lambda record: record.backdoor, optional=True),
     "anomalies": Metric(
@@ -140,6 +162,14 @@ def _by_class(row: Row) -> ByClass | None:
     return ByClass(balanced_accuracy, macro_f1)
 
 
+def _moment(row: Row) -> Moment | None:
+    if "step" not in row:
+        return None
+    concepts = row.get("client_concepts")
+    members = tuple(row.get("client_clusters") or ())
+    return Moment(row["step"], row.get("prequential"), members, None if concepts is None else tuple(concepts))
+
+
 def record_of(row: Row, changes: Sequence[Change] = ()) -> Record:
     """Return the record that a line of `metrics.jsonl` was written from, with the changes of the clusters."""
     unchanged = {each.name: row[each.name] for each in fields(Record) if each.name in row and each.name != "anomalies"}
@@ -152,5 +182,6 @@ def record_of(row: Row, changes: Sequence[Change] = ()) -> Record:
         "up": row["bytes_up_by_part"],
         "seconds": row["seconds_by_phase"],
         "by_class": _by_class(row),
+        "time": _moment(row),
     }
     return Record(**{**unchanged, **nested, "changes": tuple(changes)})

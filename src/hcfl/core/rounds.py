@@ -27,7 +27,7 @@ from hcfl.core.evaluation import (
 )
 from hcfl.core.held_out import ByClass
 from hcfl.core.predictions import as_clients_know
-from hcfl.core.record import PHASES, Record, used_clusters
+from hcfl.core.record import PHASES, Moment, Record, used_clusters
 from hcfl.core.setting import RoundTask, Setting
 from hcfl.core.state import ClientScores, Missing, PersonalPart, RunState, ServerState, Update
 from hcfl.core.suspicion import Judged, judge
@@ -44,11 +44,11 @@ def begin(setting: Setting, ensemble: Ensemble) -> RunState:
 
 
 def sample_clients(setting: Setting, round_: int) -> list[int]:
-    """Draw this round's participants, in the order of their ids."""
-    clients = setting.federation.clients
-    wanted = max(1, round(setting.participation * clients))
-    drawn = rng.numpy_generator(setting.seed, "participants", round_).permutation(clients)[:wanted]
-    return sorted(drawn.tolist())
+    """Draw this round's participants, in the order of their ids; clients without training data cannot take part."""
+    federation = setting.federation
+    wanted = max(1, round(setting.participation * federation.clients))
+    drawn = rng.numpy_generator(setting.seed, "participants", round_).permutation(federation.clients).tolist()
+    return sorted([client for client in drawn if len(federation.train[client])][:wanted])
 
 
 def play_round(
@@ -60,6 +60,7 @@ def play_round(
     parts; these change neither the server's state nor the clients'.
     """
     times = [perf_counter()]
+    setting = setting.at(state.server.round + 1)
     federation, method, network = setting.federation, setting.method, setting.network
 
     # 1. Sample clients and send them the models, P_k and the clusters that were added and removed.
@@ -82,6 +83,7 @@ def play_round(
     # 4. Evaluate and record.
     newcomers = catch_up_newcomers(state.newcomers, state.server, after)
     val, held_out, scores, val_honest, backdoor, test = None, None, None, None, None, TestResult((), newcomers)
+    began = setting.begins_step(after.round)
     parts: Mapping[int, PersonalPart] = {}
     secret = update.noised or update.sealed is not None
     if evaluate:
@@ -101,6 +103,7 @@ def play_round(
         test = test_score(federation, network, seen_by, after, newcomers, setting.newcomers)
         if setting.backdoor is not None:
             backdoor = backdoor_success(federation, network, after, test.weights, setting.backdoor)
+    prequential = measure_before(setting, state, secret) if began and update.held_out is None else None
     changes = after.changes[len(state.server.changes) :]
     counts = server.counted_clusters(method, after).tolist()
     sizes = {
@@ -130,8 +133,29 @@ def play_round(
         distances=distances if any(isinstance(change, Split) for change in changes) else None,
         missing=admitted.missing,
         anomalies=None if judged is None else judged.anomalies,
+        time=moment(setting, after, prequential),
     )
     return RunState(after, clients, test.weights, scores, parts), record
+
+
+def measure_before(setting: Setting, state: RunState, secret: bool) -> float | None:
+    """Return prequential Val: the share of a step's new samples that are predicted by what clients had before it."""
+    server = as_clients_know(state.server, state.clients) if secret else state.server
+    found = predict_held_out(setting.federation.news, setting.network, setting.method, server, state.clients)
+    return None if found is None else found.accuracy
+
+
+def moment(setting: Setting, after: ServerState, prequential: float | None) -> Moment | None:
+    """Return where a round is in time, with each client's cluster and, where it is known, its concept."""
+    if setting.rounds_per_step is None:
+        return None
+    truth = setting.federation.truth
+    return Moment(
+        step=setting.step(after.round) + 1,
+        prequential=prequential,
+        members=tuple(after.clusters[column] if column >= 0 else None for column in after.members.tolist()),
+        concepts=None if truth is None else tuple(truth.concept.tolist()),
+    )
 
 
 def run_clients(task: RoundTask) -> collect.Admitted:

@@ -49,6 +49,23 @@ class Setting:
     """Clients that attack in a simulation, which the server does not know: only measurement looks at them."""
     backdoor: Backdoor | None = None
     """The backdoor that some of them put into models, for the same purpose."""
+    rounds_per_step: int | None = None
+    """Rounds of each step of time; None: the data never change."""
+
+    def step(self, round_: int) -> int:
+        """Return the step of a round, from 0; rounds after the last step stay in it."""
+        if self.rounds_per_step is None:
+            return 0
+        return min((max(1, round_) - 1) // self.rounds_per_step, self.federation.steps - 1)
+
+    def begins_step(self, round_: int) -> bool:
+        """Whether the data of a round are others than those of the round before."""
+        return self.step(round_) > self.step(round_ - 1)
+
+    def at(self, round_: int) -> "Setting":
+        """Return the setting with the data that clients hold in a round."""
+        federation = self.federation.at(self.step(round_))
+        return self if federation is self.federation else replace(self, federation=federation)
 
 
 @dataclass(frozen=True)

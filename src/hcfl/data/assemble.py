@@ -1,7 +1,7 @@
 """Builds a federation from samples, settings and a seed: partition, concepts, noise, held-out data."""
 
-from collections.abc import Mapping
-from dataclasses import replace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -12,9 +12,10 @@ from torch import Tensor
 from hcfl import rng
 from hcfl.config import Config, DataConfig
 from hcfl.config.scenarios import PARTITION_OF
-from hcfl.data import feature_shift, partition, shifts
+from hcfl.data import drift, feature_shift, partition, shifts
+from hcfl.data.drift import Schedule
 from hcfl.data.feature_shift import Corruption
-from hcfl.data.federation import VISIBLE_SHARE, Federation, Newcomer, Truth
+from hcfl.data.federation import VISIBLE_SHARE, Federation, Newcomer, Step, Truth
 from hcfl.data.readers import cache
 from hcfl.data.readers.available_memory import check_memory
 from hcfl.data.samples import Samples
@@ -67,9 +68,19 @@ def from_frame(table: Any, name: str, seed: int, settings: Mapping[str, Any]) ->
 
 def assemble(samples: Samples, config: DataConfig, seed: int) -> Federation:
     """Deal samples to simulated clients, or use the clients that the samples name."""
+    _check_time(config)
     if samples.client is not None:
         return _natural(samples, config, seed)
     return _simulated(samples, filled_in(config), seed)
+
+
+def _check_time(config: DataConfig) -> None:
+    """Refuse settings of steps where there is one step."""
+    if config.steps > 1:
+        return
+    for name in ("drift", "drift_of", "step_alpha", "window"):
+        if (value := getattr(config, name)) != DataConfig.model_fields[name].default:
+            raise InputError(f"data.{name} = {value}: needs data.steps above 1")
 
 
 def filled_in(config: DataConfig) -> DataConfig:
@@ -140,18 +151,23 @@ def _simulated(samples: Samples, config: DataConfig, seed: int) -> Federation:
     concept = shifts.deal(config.clients, len(maps), rng.numpy_generator(seed, "concepts"))
     visible = (maps != maps[0]).any(axis=0)
     affected = np.array([visible[y[part]].mean() >= VISIBLE_SHARE for part in parts])
+    times = Times(()) if config.steps == 1 else _over_time(samples, config, parts, concept, len(maps), seed)
     for client, part in enumerate(parts):
         labels[part] = maps[concept[client]][y[part]]
+        for rows, row_concepts in times.concepts_of(client):
+            labels[rows] = maps[row_concepts, y[rows]]
         if config.noise != "none":
             generator = rng.numpy_generator(seed, "label noise", client)
             labels[part] = shifts.flip(labels[part], classes, config.noise, config.noise_rate, generator)
 
-    corruptions = None
-    if config.corruptions == "random":
+    corruptions = _start_corruptions(config, seed)
+    if times.cameras is not None or (corruptions is not None and not times.parts):
         feature_shift.check(samples.x)
-        corruptions = feature_shift.draw(config.clients, seed, config.corrupted_share)
         root = cache.location(config.cache_dir)
-        x, remarks = feature_shift.apply(samples.x, parts, corruptions, seed, samples.identity, root)
+        held = parts if times.cameras is None else [rows for step in times.parts for rows in step]
+        drawn = corruptions if times.cameras is None else [one for step in times.cameras for one in step]
+        assert drawn is not None
+        x, remarks = feature_shift.apply(samples.x, held, drawn, seed, samples.identity, root)
         samples = replace(samples, x=x)
         notes += remarks
 
@@ -166,7 +182,96 @@ def _simulated(samples: Samples, config: DataConfig, seed: int) -> Federation:
         notes.append("the test set has fewer than 2 samples, so there is no Test")
     truth = Truth(same_as[concept], affected, tuple(range(len(maps)))) if shifted else None
     names = tuple(range(config.clients))
-    return _federation(samples, config, labels, parts, test, newcomers, names, truth, seed, tuple(notes), corruptions)
+    if times.plan is not None and truth is not None:
+        times = replace(times, truths=tuple(replace(truth, concept=same_as[now]) for now in times.plan.concept.T))
+    return _federation(
+        samples, config, labels, parts, test, newcomers, names, truth, seed, tuple(notes), corruptions, times
+    )
+
+
+def _start_corruptions(config: DataConfig, seed: int) -> tuple[Corruption, ...] | None:
+    assert config.clients is not None
+    return feature_shift.draw(config.clients, seed, config.corrupted_share) if config.corruptions == "random" else None
+
+
+@dataclass(frozen=True)
+class Times:
+    """Clients' samples by step, where there are steps."""
+
+    parts: tuple[tuple[Rows, ...], ...]
+    """By step, the rows of each client."""
+    plan: Schedule | None = None
+    truths: tuple[Truth, ...] = ()
+    """By step, where the concepts are known."""
+
+    @property
+    def cameras(self) -> tuple[tuple[Corruption, ...], ...] | None:
+        """By step, the corruption of each client."""
+        return None if self.plan is None else self.plan.corruptions
+
+    def concepts_of(self, client: int) -> Iterator[tuple[Rows, Rows]]:
+        """Return a client's rows of each step with the concept of each, where they were planned."""
+        if self.plan is not None:
+            for step, parts in enumerate(self.parts):
+                yield parts[client], mixed(self.plan.shares[client, step], len(parts[client]))
+
+
+def mixed(shares: NDArray[np.float64], samples: int) -> Rows:
+    """Return a concept for each of some samples, in the given shares.
+
+    >>> mixed(np.array([0.5, 0.0, 0.5]), 4).tolist()
+    [0, 0, 2, 2]
+    """
+    places = (np.arange(samples) + 0.5) / max(samples, 1)
+    return np.searchsorted(np.cumsum(shares), places, side="right").clip(max=len(shares) - 1)
+
+
+def _over_time(samples: Samples, config: DataConfig, parts: list[Rows], start: Rows, concepts: int, seed: int) -> Times:
+    """Deal each client's samples to steps, and plan which concept and corruption they have."""
+    steps, generator = config.steps, rng.numpy_generator(seed, "drift")
+    before = _start_corruptions(config, seed)
+    if config.drift in drift.KINDS:
+        if config.drift != "none" and config.drift_of != "corruption" and concepts == 1:
+            raise InputError(f"data.drift = {config.drift}: concepts change only where data.beta is above 0")
+        cameras = before or (Corruption(feature_shift.ORIGINAL, 1),) * len(parts)
+        after = feature_shift.draw(len(parts), rng.derive(seed, "drift"), share=1.0)
+        found = drift.moments(config.drift, start, concepts, steps, generator)
+        changes = drift.simulated_changes(found, config.drift_of, start, concepts, cameras, after)
+    else:
+        changes = drift.read_changes(config.drift, len(parts), steps, concepts)
+    if any(change.corruption is not None for change in changes):
+        before = before or (Corruption(feature_shift.ORIGINAL, 1),) * len(parts)
+    images = _images(samples, config)
+    dealt = [
+        _steps_of(part, samples.y, config, images, rng.numpy_generator(seed, "steps", client), client)
+        for client, part in enumerate(parts)
+    ]
+    return Times(tuple(zip(*dealt, strict=True)), drift.schedule(changes, start, concepts, steps, before))
+
+
+def _steps_of(
+    part: Rows, y: Rows, config: DataConfig, images: int | None, generator: np.random.Generator, client: int
+) -> list[Rows]:
+    """Deal a client's samples to steps, at random or with other classes at each step; copies of an image together."""
+    same = part if images is None else part % images
+    ids, first = np.unique(same, return_index=True)
+    if len(ids) < 2 * config.steps:
+        raise InputError(
+            f"data.steps = {config.steps}: client {client} has {len(ids)} samples, but each step needs two of them"
+        )
+    if config.step_alpha is None:
+        dealt = np.array_split(generator.permutation(len(ids)), config.steps)
+    else:
+        dealt = partition.lda(y[part[first]], config.steps, config.step_alpha, "per-class", generator)
+    return [generator.permutation(part[np.isin(same, ids[chosen])]) for chosen in dealt]
+
+
+def _images(samples: Samples, config: DataConfig) -> int | None:
+    """Return how many different training images there are, where each was copied."""
+    if config.copies == 1:
+        return None
+    assert samples.test is not None
+    return int((~samples.test).sum()) // config.copies
 
 
 def _pool_and_test(samples: Samples, share: float, seed: int) -> tuple[Rows, Rows]:
@@ -253,15 +358,13 @@ def _natural(samples: Samples, config: DataConfig, seed: int) -> Federation:
     parts = np.split(pool[order], np.cumsum(np.bincount(owner))[:-1])
 
     test = np.flatnonzero(test_mask)
+    times = _by_time(samples, config, parts) if config.steps > 1 else Times(())
     if samples.concept is None:
         truth, groups = None, {"everybody": np.arange(len(test))}
     else:
         concepts, index = np.unique(samples.concept, return_inverse=True)
-        each = [np.unique(index[part]) for part in parts]
-        for name, found in zip(names, each, strict=True):
-            if len(found) > 1:
-                raise InputError(f"{samples.name}: client {name} has {len(found)} concepts, but a client has one")
-        truth = Truth(np.array([found[0] for found in each]), None, tuple(concepts.tolist()))
+        truths = tuple(_natural_truth(samples.name, names, index, held, concepts) for held in times.parts or (parts,))
+        truth, times = truths[0], replace(times, truths=truths if times.parts else ())
         groups = {f"concept {name}": np.flatnonzero(index[test] == k) for k, name in enumerate(concepts)}
     newcomers = []
     for name, rows in groups.items():
@@ -270,8 +373,44 @@ def _natural(samples: Samples, config: DataConfig, seed: int) -> Federation:
             newcomers.append(_newcomer(name, rows[fit], rows[score], samples.y[test], _rows_of(samples, test)))
     config = config.model_copy(update={"partition": "natural"})
     return _federation(
-        samples, config, samples.y, parts, test, tuple(newcomers), tuple(names.tolist()), truth, seed, samples.notes
+        samples,
+        config,
+        samples.y,
+        parts,
+        test,
+        tuple(newcomers),
+        tuple(names.tolist()),
+        truth,
+        seed,
+        samples.notes,
+        times=times,
     )
+
+
+def _natural_truth(
+    source: str, names: NDArray[Any], index: Rows, parts: Sequence[Rows], concepts: NDArray[Any]
+) -> Truth:
+    """Return the concept of each client; a client has one, at each step; without samples there, its number is −1."""
+    each = [np.unique(index[part]) for part in parts]
+    for name, found in zip(names, each, strict=True):
+        if len(found) > 1:
+            raise InputError(f"{source}: client {name} has {len(found)} concepts, but a client has one")
+    return Truth(np.array([found[0] if len(found) else -1 for found in each]), None, tuple(concepts.tolist()))
+
+
+def _by_time(samples: Samples, config: DataConfig, parts: list[Rows]) -> Times:
+    """Cut the clients' samples into steps with equally many samples, by the time at which they were taken."""
+    if samples.time is None:
+        raise InputError(f"data.steps = {config.steps}: needs data.time, the column that says when a row was taken")
+    if config.drift != "none":
+        raise InputError(f"data.drift = {config.drift}: {samples.name} is a natural federation, as it is")
+    everything = samples.time[np.concatenate(parts)]
+    edges = np.quantile(everything, np.arange(1, config.steps) / config.steps)
+    step = np.searchsorted(edges, samples.time, side="right")
+    dealt = tuple(tuple(part[step[part] == now] for part in parts) for now in range(config.steps))
+    if empty := [now + 1 for now, held in enumerate(dealt) if not sum(map(len, held))]:
+        raise InputError(f"data.steps = {config.steps}: no sample was taken at step {empty[0]}; use fewer steps")
+    return Times(dealt)
 
 
 def _fit_and_score(samples: int, seed: int) -> tuple[Rows, Rows]:
@@ -304,26 +443,25 @@ def _federation(
     seed: int,
     notes: tuple[str, ...],
     corruptions: tuple[Corruption, ...] | None = None,
+    times: "Times | None" = None,
 ) -> Federation:
     config = config.model_copy(update={"test_on": config.test_on or "halves", "task": samples.task.name})
     if config.test_on == "halves":
         newcomers = tuple(half for newcomer in newcomers for half in newcomer.halves())
     images = (len(samples.y) - len(test)) // config.copies if config.copies > 1 else None
-    halves = [
-        train_and_val(part, config.val_share, seed, client, images)
-        if samples.time is None
-        else train_then_val(part, config.val_share, samples.time)
-        for client, part in enumerate(parts)
-    ]
+    halves = _halves(parts, samples, config, seed, images)
+    timeline = () if times is None else _timeline(times, samples, config, seed, images)
+    if timeline:
+        halves, truth, corruptions = (timeline[0].train, timeline[0].val), timeline[0].truth, timeline[0].corruptions
     x = torch.from_numpy(np.ascontiguousarray(samples.x))
-    train = tuple(half[0] for half in halves)
+    train, val = halves
     return Federation(
         name=samples.name,
         settings=config,
         x=x,
         y=torch.from_numpy(labels),
         train=train,
-        val=tuple(half[1] for half in halves),
+        val=val,
         test_x=_rows(x, test) if len(test) else None,
         newcomers=newcomers,
         scaling=Scaling.none(x) if config.scale == "none" else Scaling.of(x, train),
@@ -335,6 +473,34 @@ def _federation(
         schema=samples.schema,
         task=samples.task,
         targets=None if samples.targets is None else torch.from_numpy(samples.targets),
+        timeline=timeline,
+    )
+
+
+Halves = tuple[tuple[Tensor, ...], tuple[Tensor, ...]]
+"""Training and held-out rows of each client."""
+
+
+def _halves(
+    parts: Sequence[Rows], samples: Samples, config: DataConfig, seed: int, images: int | None, step: int = 0
+) -> Halves:
+    found = [
+        train_and_val(part, config.val_share, seed, client, images, step)
+        if samples.time is None
+        else train_then_val(part, config.val_share, samples.time)
+        for client, part in enumerate(parts)
+    ]
+    return tuple(half[0] for half in found), tuple(half[1] for half in found)
+
+
+def _timeline(times: Times, samples: Samples, config: DataConfig, seed: int, images: int | None) -> tuple[Step, ...]:
+    return tuple(
+        Step(
+            *_halves(parts, samples, config, seed, images, step),
+            truth=times.truths[step] if times.truths else None,
+            corruptions=None if times.cameras is None else times.cameras[step],
+        )
+        for step, parts in enumerate(times.parts)
     )
 
 
@@ -346,14 +512,16 @@ def _rows(x: Tensor, rows: Rows) -> Tensor:
     return x[torch.from_numpy(rows)]
 
 
-def train_and_val(rows: Rows, share: float, seed: int, client: int, images: int | None = None) -> tuple[Tensor, Tensor]:
+def train_and_val(
+    rows: Rows, share: float, seed: int, client: int, images: int | None = None, step: int = 0
+) -> tuple[Tensor, Tensor]:
     """Split a client's rows into training and held-out rows: `share` of them, at least one, but none of a single row.
 
     Where the training set was copied, rows that differ by a multiple of `images` are the same image. A client does not
     train on an image that it holds out, and holds none out where no training sample would be left.
     """
-    order = rng.numpy_generator(seed, "validation", client).permutation(rows)
-    held_out = min(max(1, round(share * len(rows))), len(rows) - 1)
+    order = rng.numpy_generator(seed, "validation", client, *([step] if step else [])).permutation(rows)
+    held_out = min(max(1, round(share * len(rows))), max(0, len(rows) - 1))
     train, val = order[held_out:], order[:held_out]
     if images is not None:
         train = train[~np.isin(train % images, val % images)]
@@ -364,5 +532,5 @@ def train_and_val(rows: Rows, share: float, seed: int, client: int, images: int 
 def train_then_val(rows: Rows, share: float, time: NDArray[np.float64]) -> tuple[Tensor, Tensor]:
     """Split a client's rows by time: the last `share` of them are held out, at least one, but none of a single row."""
     order = rows[np.argsort(time[rows], kind="stable")]
-    held_out = min(max(1, round(share * len(rows))), len(rows) - 1)
+    held_out = min(max(1, round(share * len(rows))), max(0, len(rows) - 1))
     return torch.from_numpy(order[: len(rows) - held_out]), torch.from_numpy(order[len(rows) - held_out :])

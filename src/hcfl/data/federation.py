@@ -31,7 +31,7 @@ class Truth:
     """The true concepts, which neither server nor clients see; for measurement only."""
 
     concept: NDArray[np.int64]
-    """(clients,): the true concept; concepts that mean the same have the same number."""
+    """(clients,): the true concept; concepts that mean the same have the same number; −1 where a client has no data."""
     affected: NDArray[np.bool_] | None
     """(clients,): whether a client's samples show its concept at all; None where the relabelling is not known."""
     names: tuple[Any, ...]
@@ -40,7 +40,7 @@ class Truth:
     @property
     def concepts(self) -> int:
         """Return how many different concepts there are."""
-        return len(np.unique(self.concept))
+        return len(np.unique(self.concept[self.concept >= 0]))
 
 
 @dataclass(frozen=True)
@@ -79,6 +79,18 @@ class Newcomer:
 
 
 @dataclass(frozen=True)
+class Step:
+    """What clients get at one step of time; rows and labels stay as they are, whatever the step."""
+
+    train: tuple[Tensor, ...]
+    """Rows of each client's new training data; a client may have none."""
+    val: tuple[Tensor, ...]
+    """Rows of each client's new held-out data."""
+    truth: Truth | None = None
+    corruptions: tuple[Corruption, ...] | None = None
+
+
+@dataclass(frozen=True)
 class Federation:
     """All clients' data in one pool; each client holds rows of it, and no two clients hold the same row."""
 
@@ -110,6 +122,10 @@ class Federation:
     task: AnyTask = CLASSES
     targets: Tensor | None = None
     """What is predicted, where that is no class: (N,) standardised numbers, or (N, labels)."""
+    timeline: tuple[Step, ...] = ()
+    """What clients get at each step; nothing where the federation does not change over time."""
+    step: int = 0
+    """The step whose data `train`, `val`, `truth` and `corruptions` are, from 0."""
 
     @staticmethod
     def from_arrays(
@@ -167,6 +183,34 @@ class Federation:
     def classes(self) -> int:
         """The number of classes, C."""
         return len(self.class_names)
+
+    @property
+    def steps(self) -> int:
+        """The number of steps of time, T; 1 where nothing changes over time."""
+        return max(1, len(self.timeline))
+
+    def at(self, step: int) -> "Federation":
+        """Return the federation as it is at a step: clients train on the last `window` steps, and hold out new data."""
+        if step == self.step or not self.timeline:
+            return self
+        if step not in self._views:
+            self._views.clear()  # one view is enough, and each keeps a copy of its inputs
+            now, window = self.timeline[step], self.timeline[max(0, step + 1 - self.settings.window) : step + 1]
+            train = tuple(torch.cat(rows) for rows in zip(*(one.train for one in window), strict=True))
+            self._views[step] = replace(
+                self, step=step, train=train, val=now.val, truth=now.truth, corruptions=now.corruptions
+            )
+        return self._views[step]
+
+    @cached_property
+    def _views(self) -> "dict[int, Federation]":
+        return {}
+
+    @property
+    def news(self) -> "Federation":
+        """The federation with all new samples of this step held out: what models are measured by before they train."""
+        now = self.timeline[self.step]
+        return replace(self, val=tuple(torch.cat(rows) for rows in zip(now.train, now.val, strict=True)))
 
     @property
     def outputs(self) -> int:

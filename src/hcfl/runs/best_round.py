@@ -58,8 +58,8 @@ def _servable(known: ClientState) -> ClientState:
 
 
 def best_row(rows: Sequence[Row]) -> Row | None:
-    """Return the first round with the largest likelihood; None where it was not measured."""
-    measured = [row for row in rows if row.get("likelihood") is not None]
+    """Return the first round with the largest likelihood, of the last step; None where it was not measured."""
+    measured = [row for row in rows if row.get("likelihood") is not None and row.get("step") == rows[-1].get("step")]
     return max(measured, key=lambda row: row["likelihood"]) if measured else None
 
 

@@ -58,7 +58,7 @@ def play_on(
     complete up to the last round, too.
     """
     config, setting, state = prepared.config, prepared.setting, prepared.state
-    federation, method, network = setting.federation, setting.method, setting.network
+    federation, method, network = setting.at(state.server.round).federation, setting.method, setting.network
     saved, cost, stopped = perf_counter(), 0.0, False
     private = config.privacy.mode != "none"  # then only sums may leave the clients
     choose = config.evaluation.serve == "best" and not private
@@ -70,7 +70,10 @@ def play_on(
                     row = run_folder.append(path, record, federation.client_names)
                 metrics.append(row)
                 state = after
+                if setting.begins_step(record.round):
+                    best = None  # rounds are compared on the same held-out data
                 best = best_round.better(best, state, record) if choose else None
+                federation = setting.at(record.round).federation
                 began = perf_counter()
                 if is_due(checkpoint_every, record.round, began - saved, cost):
                     with saving(path):
@@ -114,7 +117,7 @@ def _finish(
     found: Profiles | None = None,
     val_last: float | None = None,
 ) -> Row:
-    config, setting = prepared.config, prepared.setting
+    config, setting = prepared.config, prepared.setting.at(state.server.round)
     measured = replace(
         measure(config, setting, metrics, state, state if best is None else best.state), val_last=val_last
     )

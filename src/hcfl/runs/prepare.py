@@ -89,6 +89,8 @@ def prepare(
 
     training = filled_training(config.training, federation)
     engine, compiled = chosen_engine(config, template, device)
+    if engine == "flower" and federation.steps > 1:
+        raise InputError(f"data.steps = {federation.steps}: engine flower does not know steps yet")
     if engine == "batched" and model_settings.name not in MODELS and not can_be_batched(template, federation.shape):
         engine, compiled = "sequential", False
         told = "the model cannot be trained for several clients at once, so clients train one after another"
@@ -134,6 +136,7 @@ def prepare(
         personal_every=config.personal.personal_every,
         attackers=attackers_of(config, federation),
         backdoor=backdoor_of(config, federation),
+        rounds_per_step=training.rounds_per_step,
     )
     return Prepared(config, setting, rounds.begin(setting, ensemble.to(device)))
 
@@ -273,7 +276,20 @@ def filled_training(config: TrainingConfig, federation: Federation) -> TrainingC
     """Fill in batch size and local epochs: the paper's (128, 1), or (16, 5) where the median client is small."""
     small = median(len(rows) for rows in federation.train) < SMALL_CLIENT
     batch, epochs = config.batch or (16 if small else 128), config.epochs or (5 if small else 1)
-    return config.model_copy(update={"batch": batch, "epochs": epochs})
+    rounds, each = rounds_of(config, federation.steps)
+    return config.model_copy(update={"batch": batch, "epochs": epochs, "rounds": rounds, "rounds_per_step": each})
+
+
+def rounds_of(config: TrainingConfig, steps: int) -> tuple[int, int | None]:
+    """Return the rounds of a run and of each of its steps; where there is one step, it has no rounds of its own."""
+    each = config.rounds_per_step
+    if steps == 1:
+        if each is not None:
+            raise InputError(f"training.rounds_per_step = {each}: needs data.steps above 1")
+        return config.rounds, None
+    if each is None and config.rounds < steps:
+        raise InputError(f"training.rounds = {config.rounds}: must be at least data.steps = {steps}")
+    return (config.rounds, config.rounds // steps) if each is None else (steps * each, each)
 
 
 LONGEST_CHANGE = 3.0

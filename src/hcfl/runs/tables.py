@@ -18,6 +18,7 @@ from hcfl.data import Federation
 from hcfl.privacy.accounting import spent
 from hcfl.runs.best_round import best_row
 from hcfl.runs.measured import Measured
+from hcfl.runs.over_time import summary_over_time
 from hcfl.tiers.distance import Distances
 
 
@@ -206,6 +207,7 @@ def summarise(
         "bytes_down": sum(row["bytes_down"] for row in metrics),
         "epsilon": epsilon,
         "delta": delta,
+        **summary_over_time(metrics),
     }
 
 

@@ -1,0 +1,108 @@
+"""Runs whose clients change: what is measured when, resuming, and how well clusters follow."""
+
+import numpy as np
+import pytest
+
+from hcfl.config import from_flat
+from hcfl.core import rounds
+from hcfl.errors import InputError
+from hcfl.launch import execute, resume
+from hcfl.runs.over_time import Turn, false_moves, is_right, summary_over_time, turns
+from hcfl.runs.prepare import prepare
+from interrupting import assert_same_end, without_seconds
+
+DRIFTING = {
+    "method": "hcfl++",
+    "clients": 6,
+    "steps": 3,
+    "rounds_per_step": 2,
+    "drift": "sudden",
+    "epochs": 1,
+    "samples": 300,
+}
+
+
+def rows_of(members, concepts, steps):
+    """Rows of `metrics.jsonl` with the fields that matter here."""
+    return [
+        {"round": at + 1, "step": step, "client_clusters": list(mine), "client_concepts": list(true)}
+        for at, (mine, true, step) in enumerate(zip(members, concepts, steps, strict=True))
+    ]
+
+
+def test_a_client_is_right_where_its_concept_is_the_most_common_of_its_cluster():
+    members, concepts = np.array([0, 0, 0, 1, -1, 2, 2]), np.array([0, 0, 1, 1, 1, 2, 3])
+    assert is_right(members, concepts).tolist() == [True, True, False, True, False, True, True]
+
+
+def test_delays_and_false_moves_of_a_small_example():
+    # Client 0 turns from concept 0 to 1 in round 3 and follows in round 4; client 1 moves for no reason in round 4.
+    members = [[0, 0, 0, 1, 1], [0, 0, 0, 1, 1], [0, 0, 0, 1, 1], [1, 2, 0, 1, 1]]
+    concepts = [[0, 0, 0, 1, 1], [0, 0, 0, 1, 1], [1, 0, 0, 1, 1], [1, 0, 0, 1, 1]]
+    rows = rows_of(members, concepts, [1, 1, 2, 2])
+    assert turns(rows) == [Turn(client=0, round=3, delay=1)]
+    assert false_moves(rows) == 1 / 4
+
+
+def test_a_turn_that_no_cluster_follows_is_missed():
+    rows = rows_of([[0, 0, 0]] * 3, [[0, 0, 0], [1, 0, 0], [0, 0, 0]], [1, 2, 3])
+    assert turns(rows) == [Turn(0, 2, None), Turn(0, 3, 0)]
+
+
+@pytest.fixture(scope="module")
+def drifting(tmp_path_factory):
+    path = tmp_path_factory.mktemp("drifting") / "run"
+    return execute(prepare(from_flat(**DRIFTING, checkpoint_every=1, checkpoints_kept=9)), path)
+
+
+def test_a_step_is_measured_before_its_data_are_trained_on(drifting):
+    assert [row["step"] for row in drifting.rows] == [1, 1, 2, 2, 3, 3]
+    assert [row["round"] for row in drifting.rows if "prequential" in row] == [3, 5]
+    found = summary_over_time(drifting.rows)
+    assert found["prequential_mean"] == pytest.approx(np.mean([drifting.rows[at]["prequential"] for at in (2, 4)]))
+    assert found["concept_changes"] == 3
+    assert drifting.summary["steps"] == 3
+
+    prepared = prepare(from_flat(**DRIFTING))
+    *_, (state, _) = rounds.play(prepared.setting, prepared.state, 2)
+    before = rounds.measure_before(prepared.setting.at(3), state, secret=False)
+    assert before == drifting.rows[2]["prequential"]
+
+
+def test_truth_is_that_of_the_step(drifting):
+    timeline = prepare(from_flat(**DRIFTING)).setting.federation.timeline
+    for row in drifting.rows:
+        assert row["client_concepts"] == timeline[row["step"] - 1].truth.concept.tolist()
+
+
+@pytest.mark.parametrize("rounds_done", [3, 4])
+def test_a_run_stopped_within_and_between_steps_goes_on_as_if_it_had_not_been(drifting, tmp_path, rounds_done):
+    path, played = tmp_path / "run", []
+
+    def stop():
+        played.append(1)
+        return len(played) == rounds_done
+
+    execute(prepare(from_flat(**DRIFTING, checkpoint_every=1, checkpoints_kept=9)), path, should_stop=stop)
+    resume(path)
+    assert without_seconds(path) == without_seconds(drifting.path)
+    assert_same_end(path, drifting.path)
+
+
+def test_engines_agree_over_time(tmp_path):
+    one, two = (
+        execute(prepare(from_flat(**DRIFTING, engine=engine, participation=0.7)), tmp_path / engine)
+        for engine in ("sequential", "batched")
+    )
+    for mine, theirs in zip(one.rows, two.rows, strict=True):
+        assert mine["val"] == pytest.approx(theirs["val"], abs=0.02)
+        assert mine["client_clusters"] == theirs["client_clusters"]
+
+
+def test_rounds_of_steps():
+    training = prepare(from_flat(method="fedavg", clients=4, steps=3, rounds=10)).config.training
+    assert (training.rounds, training.rounds_per_step) == (10, 3)
+    with pytest.raises(InputError, match=r"training.rounds = 2: must be at least data.steps = 3"):
+        prepare(from_flat(method="fedavg", clients=4, steps=3, rounds=2))
+    with pytest.raises(InputError, match=r"rounds_per_step = 2: needs data.steps above 1"):
+        prepare(from_flat(method="fedavg", clients=4, rounds_per_step=2))
