@@ -33,7 +33,8 @@ def is_right(members: NDArray[np.int64], concepts: NDArray[np.int64]) -> NDArray
     alike = members[:, None] == members
     own = (alike & (concepts[:, None] == concepts)).sum(axis=1)
     most = np.stack([(alike & (concepts == concept)).sum(axis=1) for concept in np.unique(concepts)]).max(axis=0)
-    return (own == most) & (members != NO_CLUSTER)
+    right: NDArray[np.bool_] = (own == most) & (members != NO_CLUSTER)
+    return right
 
 
 def _table(rows: Sequence[Row], key: str) -> NDArray[np.int64]:
