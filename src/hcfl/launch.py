@@ -4,6 +4,7 @@ import json
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -172,7 +173,7 @@ def resume(
     for note in opened.notes:
         on_note(note)
     config, prepared = opened.config, prepare(opened.config, data, model, method)
-    prepared = Prepared(config, prepared.setting, opened.state or prepared.state)
+    prepared = replace(prepared, config=config, state=opened.state or prepared.state)
     ends = (path / run_folder.SUMMARY, path / run_folder.CHECKPOINT / checkpoint.OUTLINE_FILE)
     if prepared.state.server.round >= config.training.rounds and all(file.exists() for file in ends):
         on_note(f"run = {str(path)!r}: is complete, all its {prepared.state.server.round} rounds were played")

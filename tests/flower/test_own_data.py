@@ -1,5 +1,6 @@
 """Clients with files of their own: what they have in common is settled first; who does not fit is refused."""
 
+import json
 import re
 
 import numpy as np
@@ -20,6 +21,7 @@ from hcfl.runs import folder as run_folder
 from hcfl.runs.prepare import prepare
 
 NAMES = ("north", "south", "west")
+COUNTRIES = {"north": "a", "south": "a", "west": "b"}
 SETTINGS = {"method": "hcfl+(fedrc)", "rounds": 4, "rho": 0.1, "batch": 16, "epochs": 1, "model": "mlp"}
 
 
@@ -68,27 +70,32 @@ def test_clients_with_their_own_tables_encode_them_by_the_schema_of_the_run(tmp_
     table["site"] = np.array(NAMES)[np.arange(240) % 3]
     table.loc[(table.site == "west") & (table.ward == "A"), "ward"] = "C"  # a category that only one client has
     table["outcome"] = np.where((table.age > 55) == (table.site != "west"), "sick", "well")
+    table["country"] = table.site.map(COUNTRIES)
     table.to_csv(tmp_path / "all.csv", index=False)
     nodes = {}
     for number, name in enumerate(NAMES):
         part = table[table.site == name].drop(columns="site")
+        part["country"] = COUNTRIES[name]
         part.to_csv(tmp_path / f"{name}.csv", index=False)
         config = {"name": name, "data": str(tmp_path / f"{name}.csv"), "state": str(tmp_path / "states" / name)}
         nodes[100 + number] = (name, config)
     schema = tmp_path / "schema.json"
     files = [str(tmp_path / f"{name}.csv") for name in NAMES]
-    assert main(["data", "schema", *files, "--label", "outcome", "--out", str(schema)]) == 0
-    server_app.play(FakeGrid(nodes), told(tmp_path / "run", schema_file=str(schema)))
+    assert main(["data", "schema", *files, "--label", "outcome", "--drop", "country", "--out", str(schema)]) == 0
+    server_app.play(FakeGrid(nodes), told(tmp_path / "run", schema_file=str(schema), groups="country"))
     whole = from_flat(
         **SETTINGS,
         data=str(tmp_path / "all.csv"),
         label="outcome",
         client="site",
         schema_file=str(schema),
+        groups="country",
         engine="sequential",
     )
     execute(prepare(whole), tmp_path / "pooled")
     same_run(tmp_path / "run", tmp_path / "pooled")
+    summary = json.loads((tmp_path / "run" / "summary.json").read_text())
+    assert summary["groups_given"] == 2
     assert hcfl.load(tmp_path / "run").federation.schema == hcfl.Schema.load(schema)
     with pytest.raises(InputError, match="is a table, so the run needs schema-file"):
         server_app.play(FakeGrid(nodes), told(tmp_path / "other", timeout=0.1, wait=0.2))

@@ -87,9 +87,29 @@ def test_sample_wise_em_by_hand():
 
 def test_hard_by_loss_takes_the_lowest_mean_loss():
     # mean log-likelihoods: (log .8 + log .3)/2 > (log .2 + log .6)/2
-    weights, gamma = HardByLoss().e_step(one(0.0, 1.0), seen(LOG_L))
+    known = seen(LOG_L, first=torch.tensor([False]))
+    weights, gamma = HardByLoss().e_step(one(0.0, 1.0), known)
     assert weights.client.tolist() == [[1.0, 0.0]]
     assert gamma.tolist() == [[1.0, 0.0], [1.0, 0.0]]
+    assert HardByLoss().e_step(one(0.5, 0.5), seen(LOG_L))[0].client.tolist() == [[1.0, 0.0]]
+
+
+@pytest.mark.parametrize("weighting", [HardByLoss(), ByLabelDistribution(), HardByParameters(), Assigned()])
+def test_a_client_that_begins_in_a_given_group_trains_its_model_first(weighting):
+    alike = torch.zeros(2, 2)  # all groups begin with the same model
+    assert weighting.e_step(one(0.0, 1.0), seen(alike))[0].client.tolist() == [[0.0, 1.0]]
+
+
+@pytest.mark.parametrize("weighting", [SoftCounts(period=1), FuzzyCMeans(), SoftEM()])
+def test_soft_weights_of_a_given_group_stay_while_all_models_are_alike(weighting):
+    weights, _ = weighting.e_step(one(0.1, 0.9), seen(torch.zeros(2, 2)))
+    assert_close(weights.client, torch.tensor([[0.1, 0.9]]))
+
+
+def test_equally_near_centres_move_no_client():
+    alike = torch.tensor([[0.5, 0.5]])
+    assert HardByParameters().settle(one(0.0, 1.0), alike).client.tolist() == [[0.0, 1.0]]
+    assert_close(FuzzyCMeans().settle(one(0.1, 0.9), alike).client, torch.tensor([[0.1, 0.9]]))
 
 
 def test_hard_by_parameters_starts_by_loss_then_keeps_then_settles():
@@ -194,7 +214,8 @@ def test_soft_counts_are_counted_every_other_round_and_when_a_client_is_new():
         (4, False, False),
         (4, True, True),
     ):
-        weights, gamma = weighting.e_step(old, seen(log_l, round=round_, first=torch.tensor([first])))
+        now = one(0.5, 0.5) if first else old
+        weights, gamma = weighting.e_step(now, seen(log_l, round=round_, first=torch.tensor([first])))
         assert_close(weights.client, torch.tensor([[1.0, 1e-4]]) / 1.0001 if counted else old.client)
         assert gamma.tolist() == [[1.0, 0.0]]
     rounds = [seen(log_l, round=round_, first=torch.tensor([False])) for round_ in range(1, 8)]
@@ -238,7 +259,8 @@ def test_fuzzy_memberships_by_hand():
 
 def test_fuzzy_clients_start_at_the_lowest_loss_and_keep_their_memberships():
     weighting, old = FuzzyCMeans(), one(0.3, 0.7)
-    assert weighting.e_step(old, seen(LOG_L, first=torch.tensor([True])))[0].client.tolist() == [[1.0, 0.0]]
+    new = seen(LOG_L, first=torch.tensor([True]))
+    assert weighting.e_step(one(0.5, 0.5), new)[0].client.tolist() == [[1.0, 0.0]]
     kept, gamma = weighting.e_step(old, seen(LOG_L, first=torch.tensor([False])))
     assert kept.client.equal(old.client)
     assert_close(gamma, torch.tensor([[0.3, 0.7]] * 2))
@@ -314,12 +336,12 @@ def test_a_group_of_single_has_the_only_cluster():
 
 
 def test_clients_of_a_group_differ_in_whether_they_are_new():
-    old, log_l = torch.tensor([[0.3, 0.7]] * 2), torch.cat([LOG_L, LOG_L])
+    old, log_l = torch.tensor([[0.5, 0.5], [0.3, 0.7]]), torch.cat([LOG_L, LOG_L])
     both = EStepInputs(log_l, Segments((2, 2)), torch.ones(2, 1), torch.ones(2, 1), 2, torch.tensor([True, False]))
     assert_close(FuzzyCMeans().e_step(Weights(old), both)[0].client, torch.tensor([[1.0, 0.0], [0.3, 0.7]]))
     assert_close(SoftCounts().e_step(Weights(old), both)[0].client, torch.tensor([[0.5, 0.5], [0.3, 0.7]]))
     nobody_said = replace(both, first=None)
-    assert FuzzyCMeans().e_step(Weights(old), nobody_said)[0].client.tolist() == [[1.0, 0.0]] * 2
+    assert FuzzyCMeans().e_step(Weights(old[[0, 0]]), nobody_said)[0].client.tolist() == [[1.0, 0.0]] * 2
 
 
 @pytest.mark.parametrize("parts", [("client",), ("client", "sample"), ("client", "sample", "components")])

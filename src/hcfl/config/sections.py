@@ -120,6 +120,15 @@ def _listed(given: Any) -> Any:
     return [name.strip() for name in given.split(",") if name.strip()] if isinstance(given, str) else given
 
 
+def _grouped(given: Any) -> Any:
+    """Read `anna=north,ben=south` as a mapping; names and groups become text."""
+    if isinstance(given, str) and "=" in given:
+        given = dict(pair.split("=", 1) if "=" in pair else (pair, "") for pair in _listed(given))
+    return (
+        {str(name).strip(): str(group).strip() for name, group in given.items()} if isinstance(given, dict) else given
+    )
+
+
 Columns = Annotated[tuple[str, ...], BeforeValidator(_listed)]
 """Names of columns; `a,b,c` on the command line."""
 
@@ -141,6 +150,11 @@ class DataConfig(Section):
     features: Columns | None = Field(None, description="tables: the input columns a,b,c; default: all others")
     drop: Columns | None = Field(None, description="tables: columns a,b,c that are no inputs")
     truth: str | None = Field(None, description="tables: the column of clients' true groups, to measure with only")
+    groups: Annotated[str | dict[str, str] | None, BeforeValidator(_grouped)] = Field(
+        None,
+        description="clusters at the start: the column of each client's group (tables), or CLIENT=GROUP,…; methods go "
+        "on from them",
+    )
     test: str | None = Field(None, description="tables: the column that is true for rows of the global test set")
     schema_file: str | None = Field(
         None, description="tables: encode by this file, which `hcfl data schema` wrote; default: fitted to the table"
@@ -256,7 +270,9 @@ class MethodConfig(Section):
     aggregation: str | None = Field(
         None, description="replace the mean: median, trimmed-mean, clip, multi-krum, or FILE.py:CLASS"
     )
-    clusters: int | None = Field(None, ge=1, description="number of clusters at the start")
+    clusters: int | None = Field(
+        None, ge=1, description="number of clusters at the start; FeSEM, FedGroup, WeCFL: that clients are grouped into"
+    )
     rho: float | None = Field(None, gt=0, le=2, description="HCFL+: split when max − mean distance reaches it")
     tol1: float | None = Field(None, gt=0, description="CFL, HCFL′: split when the mean update is shorter, and")
     tol2: float | None = Field(None, gt=0, description="CFL, HCFL′: some client's update is longer than this")
@@ -265,7 +281,6 @@ class MethodConfig(Section):
     proximal: float | None = Field(None, ge=0, description="FedSoft, StoCFL: λ of λ/2‖θ − anchor‖² in local training")
     period: int | None = Field(None, ge=1, description="FedSoft: rounds between two estimates of the weights")
     gaussians: int | None = Field(None, ge=1, description="FedGMM: number of Gaussians on the inputs")
-    groups: int | None = Field(None, ge=2, description="FedGroup, WeCFL: number of groups")
     threshold: float | None = Field(None, gt=0, description="FL+HC, PACFL: distance at which the clustering is cut")
     after: int | None = Field(None, ge=1, description="FL+HC: the round after which clients are grouped")
     directions: int | None = Field(None, ge=1, description="PACFL: singular vectors of each client's data")
@@ -284,6 +299,16 @@ class MethodConfig(Section):
     )
     mu: float | None = Field(None, ge=0, le=1, description="HCFL+: μ̃, how freely samples leave their client's weights")
     warm_up: int = Field(0, ge=0, description="rounds in which clusters do not split, merge, move or go yet")
+
+    @model_validator(mode="before")
+    @classmethod
+    def _as_named_before(cls, given: Any) -> Any:
+        """Read the files of version 0.2, in which FedGroup and WeCFL called their number of clusters `groups`."""
+        if isinstance(given, dict) and "groups" in given:
+            given = dict(given)
+            number = given.pop("groups")
+            given["clusters"] = number if given.get("clusters") is None else given["clusters"]
+        return given
 
 
 class TrainingConfig(Section):
@@ -326,6 +351,11 @@ class EvaluationConfig(Section):
         "best",
         description="the round whose models are served: the best by the likelihood of half of the held-out samples, "
         "kept beside the last, or the last alone",
+    )
+    groups_kept: bool = Field(
+        True,
+        description="given groups: at the end, also train one model for each group as it was given, to say whether "
+        "leaving them paid; not with noise or sealed uploads, nor on Flower",
     )
     newcomers: Literal["persistent", "fresh"] = Field(
         "persistent",

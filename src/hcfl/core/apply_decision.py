@@ -43,7 +43,8 @@ def apply(
     """
     ids = state.clusters
     if decision.moves:
-        ensemble = aggregate(received, moved(update, decision.moves), averaging) if hard else state.ensemble
+        update = moved(update, decision.moves) if hard else update
+        ensemble = aggregate(received, update, averaging) if hard else state.ensemble
         state = replace(_placed(state, decision.moves, hard), ensemble=ensemble)
     before = state
     for split in decision.splits:

@@ -39,7 +39,7 @@ from hcfl.tiers.distance import without_shared_class
 def begin(setting: Setting, ensemble: Ensemble) -> RunState:
     """Return the state before the first round, from the initial models."""
     federation = setting.federation
-    start = server.begin(setting.method, ensemble, federation.clients, federation.classes)
+    start = server.begin(setting.method, ensemble, federation.clients, federation.classes, federation.groups)
     return RunState(start, {}, meet_newcomers(federation, setting.method, ensemble.clusters))
 
 

@@ -16,8 +16,10 @@ from hcfl.core.aggregation import (
 )
 from hcfl.core.apply_decision import apply
 from hcfl.core.cluster_log import placed_by
+from hcfl.core.given_start import first_rows
 from hcfl.core.lost_ids import counted, listed, unlisted
 from hcfl.core.state import Broadcast, ServerState, Update
+from hcfl.data.given_groups import GivenGroups
 from hcfl.errors import InputError
 from hcfl.methods import Method
 from hcfl.methods.method import KEPT_STATISTICS
@@ -31,13 +33,17 @@ from hcfl.tiers.formulation import class_shares
 from hcfl.tiers.weighting import one_hot, uniform
 
 
-def begin(method: Method, ensemble: Ensemble, clients: int, classes: int) -> ServerState:
-    """Return the state before the first round: no client has reported."""
+def begin(
+    method: Method, ensemble: Ensemble, clients: int, classes: int, groups: GivenGroups | None = None
+) -> ServerState:
+    """Return the state before the first round: no client has reported; each may have a given group."""
     clusters = ensemble.clusters
     counts = torch.zeros(clients, clusters, classes) if method.uses_class_shares else None
     members = torch.full((clients,), -1)
     weights = uniform(clusters).repeat(clients, 1)
-    if method.clusters is None:
+    if groups is not None:
+        weights, members = first_rows(groups, method.weighting.hard)
+    elif method.clusters is None:
         members = torch.arange(clients)
         weights = one_hot(members, clusters)
     return ServerState(
@@ -206,6 +212,7 @@ def _participants(
         models=own_models(network, update, members) if "models" in needs else None,
         signatures=torch.stack([state.signatures[client] for client in ids]) if KEPT_STATISTICS & needs else None,
         sizes=state.sizes[ids],
+        undecided=not state.changes,
         unplaced=torch.tensor([client not in named for client in ids], dtype=torch.bool),
         round=state.round,
     )

@@ -16,6 +16,7 @@ from hcfl.data import drift, feature_shift, partition, shifts
 from hcfl.data.drift import Schedule
 from hcfl.data.feature_shift import Corruption
 from hcfl.data.federation import VISIBLE_SHARE, Federation, Newcomer, Step, Truth
+from hcfl.data.given_groups import GivenGroups, by_column, by_mapping
 from hcfl.data.readers import cache
 from hcfl.data.readers.available_memory import check_memory
 from hcfl.data.samples import Samples
@@ -470,6 +471,7 @@ def _federation(
         truth=truth,
         corruptions=corruptions,
         notes=notes,
+        groups=_groups(samples, config, parts, client_names),
         schema=samples.schema,
         task=samples.task,
         targets=None if samples.targets is None else torch.from_numpy(samples.targets),
@@ -502,6 +504,17 @@ def _timeline(times: Times, samples: Samples, config: DataConfig, seed: int, ima
         )
         for step, parts in enumerate(times.parts)
     )
+
+
+def _groups(samples: Samples, config: DataConfig, parts: list[Rows], clients: tuple[Any, ...]) -> GivenGroups | None:
+    """Return the groups that clients begin in, by a column of theirs or by their names; None where none are given."""
+    if config.groups is None:
+        return None
+    if isinstance(config.groups, dict):
+        return by_mapping(config.groups, clients)
+    if samples.group is None:
+        raise InputError(f"data.groups = {config.groups!r}: {samples.name} has no columns; give CLIENT=GROUP,…")
+    return by_column(config.groups, samples.group, parts, clients)
 
 
 def _rows(x: Tensor, rows: Rows) -> Tensor:

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from hcfl.config import DataConfig
 from hcfl.data.feature_shift import Corruption
+from hcfl.data.given_groups import GivenGroups
 from hcfl.data.local_data import LocalData
 from hcfl.data.tables.schema import Schema
 from hcfl.models.inputs import Scaled, Scaling
@@ -117,6 +118,8 @@ class Federation:
     """The corruption of each client's images; None where images are not corrupted."""
     notes: tuple[str, ...] = ()
     """What a user should know about how the data were dealt."""
+    groups: GivenGroups | None = None
+    """The clusters that clients begin in, where the user gives them."""
     schema: Schema | None = None
     """How rows of a table become inputs, where the data are one."""
     task: AnyTask = CLASSES
@@ -166,7 +169,7 @@ class Federation:
 
         `label` is the column to predict and `client` the column that says which client holds a row; without it, rows
         are dealt to simulated clients. `settings` are further fields of the configuration's `data` section: features,
-        drop, time, truth, test, schema_file, val_share, …
+        drop, time, truth, groups, test, schema_file, val_share, …
 
         >>> Federation.from_frame(patients, label="outcome", client="hospital")  # doctest: +SKIP
         """

@@ -23,6 +23,8 @@ class Samples:
     """The client of each sample; None where samples are dealt to simulated clients."""
     concept: NDArray[Any] | None = None
     """The true concept of each sample's client, where it is known."""
+    group: NDArray[Any] | None = None
+    """The group that each sample's client begins in, where a column says so."""
     test: NDArray[np.bool_] | None = None
     """Which samples are the global test set."""
     identity: str | None = None

@@ -28,7 +28,7 @@ def read(config: DataConfig) -> Samples:
     if is_table(source, config.label):
         return samples_of(read_table(source), config, Path(source).name)
     for name in TABLE_SETTINGS:
-        if (value := getattr(config, name)) is not None:
+        if (value := getattr(config, name)) is not None and not isinstance(value, dict):
             raise InputError(f"data.{name} = {value!r}: is a setting of tables, but {source} is none")
     if config.resize is not None and (source == "digits" or source.endswith(".npz")):
         raise InputError(f"data.resize = {config.resize}: {source} are arrays; only image files can be resized")

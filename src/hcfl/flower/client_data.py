@@ -12,10 +12,13 @@ from torch import Tensor
 from hcfl.config import Config, DataConfig
 from hcfl.data import Federation, build
 from hcfl.data.assemble import train_and_val, train_then_val
+from hcfl.data.given_groups import GivenGroups, by_mapping
 from hcfl.data.samples import Samples
 from hcfl.data.sources import read
 from hcfl.data.tables import Schema, is_table, read_table
+from hcfl.data.tables.columns import cleaned, texts
 from hcfl.data.tables.samples import samples_of
+from hcfl.data.tables.schema import check_column
 from hcfl.engines.flower.messages import Common, Introduction, Question
 from hcfl.errors import InputError
 from hcfl.models.inputs import Scaling
@@ -48,12 +51,13 @@ def introduce(question: Question, node: Mapping[str, Any]) -> Introduction:
     try:
         split = Split(question.kind, question.val_share, question.seed, question.schema, question.time)
         own = _own(node, split, client)
+        group = _own_group(str(node["data"]), question.groups) if question.groups else ""
     except InputError as error:
         return Introduction(client, name, problem=str(error))
     if question.classes:
         strange = set(own.class_names) - set(question.classes)
         problem = "has a class that is not among the classes of this run" if strange else ""
-        return Introduction(client, name, train=UNDISCLOSED_SAMPLES, shape=own.shape, problem=problem)
+        return Introduction(client, name, train=UNDISCLOSED_SAMPLES, shape=own.shape, problem=problem, group=group)
     values = own.x[own.train[0]].reshape(-1, own.x.shape[-1]).to(torch.float64)
     return Introduction(
         client=client,
@@ -65,6 +69,7 @@ def introduce(question: Question, node: Mapping[str, Any]) -> Introduction:
         values=len(values),
         total=values.sum(dim=0),
         squares=values.square().sum(dim=0),
+        group=group,
     )
 
 
@@ -107,6 +112,7 @@ def _one_of(whole: Federation, client: int) -> Federation:
         client_names=(whole.client_names[client],),
         truth=None,
         corruptions=None,
+        groups=None,
     )
 
 
@@ -129,6 +135,19 @@ def _read_own(source: str, how: Split) -> Samples:
         raise InputError(f"data = {source}: is a table, so the run needs schema-file, which `hcfl data schema` writes")
     config = DataConfig.model_validate({"source": source, "kind": how.kind, "time": how.time or None})
     return samples_of(read_table(source, "data"), config, source, Schema.from_json(how.schema, "the run's schema"))
+
+
+def _own_group(source: str, column: str) -> str:
+    """Return the group of a client, the only value of a column of its table."""
+    where = f"data = {source}"
+    if not is_table(source, column):
+        raise InputError(f"{where}: is no table, so data.groups = {column!r} must be CLIENT=GROUP,… instead")
+    table = read_table(source, "data")
+    check_column(where, "data.groups", column, list(table.columns))
+    found = sorted(set(texts(cleaned(table[column]).dropna()).tolist()))
+    if len(found) != 1:
+        raise InputError(f"{where}: has {len(found)} groups in {column!r}, but a client begins in one")
+    return str(found[0])
 
 
 def _own(node: Mapping[str, Any], how: Split, client: int) -> Federation:
@@ -179,6 +198,8 @@ class Agreement:
     shape: tuple[int, ...] = ()
     sizes: tuple[tuple[int, int], ...] = ()
     """Samples for training and held out, of each client; 0 for those that were not connected."""
+    groups: tuple[str, ...] = ()
+    """The group of each client; empty where it is not known, or where clients tell none."""
 
     def with_names(self, names: tuple[str, ...]) -> "Agreement":
         """Return the agreement of a resumed run, with clients that join it."""
@@ -187,7 +208,9 @@ class Agreement:
                 f"names = {', '.join(names)}: a run that goes on keeps its clients, and their order "
                 f"({', '.join(self.names)}); others can only follow"
             )
-        return replace(self, names=names, sizes=(*self.sizes, *[(0, 0)] * (len(names) - len(self.names))))
+        more = len(names) - len(self.names)
+        groups = (*self.groups, *[""] * more) if self.groups else ()
+        return replace(self, names=names, sizes=(*self.sizes, *[(0, 0)] * more), groups=groups)
 
     @property
     def introduced(self) -> frozenset[str]:
@@ -219,9 +242,15 @@ class Agreement:
             class_names=self.common.class_names,
             client_names=self.names,
             truth=None,
+            groups=self._given_groups(settings),
             schema=schema,
             task=Classification() if schema is None else schema.label.task,
         )
+
+    def _given_groups(self, settings: DataConfig) -> GivenGroups | None:
+        if isinstance(settings.groups, dict):
+            return by_mapping(settings.groups, self.names)
+        return GivenGroups.named([group or None for group in self.groups]) if any(self.groups) else None
 
 
 @dataclass(frozen=True)
@@ -270,4 +299,5 @@ def agree(
         names=names,
         shape=first.shape,
         sizes=tuple((one.train, one.held_out) for one in all_clients),
+        groups=tuple(one.group for one in all_clients),
     )

@@ -41,6 +41,8 @@ def problem_with_introduction(said: Introduction, private: bool) -> str | None:
         return f"says that it holds out {said.held_out} samples"
     if not said.shape or min(said.shape) < 1 or len(said.shape) > 8 or prod(said.shape) > MOST_VALUES:
         return f"sent a shape that inputs cannot have: {said.shape}"
+    if len(said.group) > LONGEST_NAME:
+        return f"sent the name of a group with {len(said.group)} characters"
     if private:
         return None
     names = said.class_names

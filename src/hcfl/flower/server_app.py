@@ -72,6 +72,8 @@ def play(grid: Grid, settings: RunSettings) -> None:
         question = replace(question, schema=schema, time=config.data.time or "")
     if config.privacy.mode != "none" and settings.names:
         question = replace(question, classes=_named(settings.public.classes))
+    if settings.names and isinstance(config.data.groups, str):
+        question = replace(question, groups=config.data.groups)
     log = Attendance(out)
     nodes = NodeLog.begin(out, settings.names, config, settings.quorum, bool(opened)) if settings.names else None
     if nodes is not None:
@@ -98,7 +100,7 @@ def play(grid: Grid, settings: RunSettings) -> None:
     with ExitStack() as until_the_end:
         if opened and opened.state:
             grown = server.enlarge(prepared.setting.method, opened.state.server, prepared.setting.federation.clients)
-            prepared = Prepared(config, prepared.setting, replace(opened.state, server=grown))
+            prepared = replace(prepared, config=config, state=replace(opened.state, server=grown))
         else:
             until_the_end.enter_context(run_folder.begun(out, prepared.config))
         until_the_end.enter_context(held(out))

@@ -24,6 +24,7 @@ from hcfl.tiers.traits import (
     WeightingTraits,
     traits_of,
 )
+from hcfl.tiers.weighting import InGivenGroup
 
 KEPT_STATISTICS: frozenset[Statistic] = frozenset({"first updates", "signatures"})
 """What a client sends only when it first takes part, so that clients can be compared across rounds."""
@@ -163,7 +164,7 @@ def _conflicts_of_start(method: Method) -> Reasons:
         f"clusters = {clusters}, but assigned clients start in one cluster, or in one each",
     )
     yield (
-        assigned and clusters == 1 and not adaptive,
+        assigned and clusters == 1 and not adaptive and not isinstance(method.weighting, InGivenGroup),
         "assigned clients wait for splits, but the number of clusters is fixed",
     )
 

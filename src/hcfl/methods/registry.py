@@ -156,14 +156,14 @@ def fl_hc(threshold: float = 4.4, after: int = 3) -> Method:
     return Method(Conditional(), Assigned(), adaptation, ParameterDistance(), "full", 1, name="fl+hc")
 
 
-def wecfl(groups: int = 3) -> Method:
+def wecfl(clusters: int = 3) -> Method:
     """Group clients in every round, by weighted k-means of their trained parameters (Ma et al., 2022)."""
-    return Method(Conditional(), Assigned(), WeightedKMeans(groups), None, "full", 1, name="wecfl")
+    return Method(Conditional(), Assigned(), WeightedKMeans(clusters), None, "full", 1, name="wecfl")
 
 
-def fedgroup(groups: int = 3) -> Method:
+def fedgroup(clusters: int = 3) -> Method:
     """Group clients once, by the decomposed cosine of their first updates (Duan et al., 2021)."""
-    return Method(Conditional(), Assigned(), DecomposedCosineGroups(groups), None, "full", 1, name="fedgroup")
+    return Method(Conditional(), Assigned(), DecomposedCosineGroups(clusters), None, "full", 1, name="fedgroup")
 
 
 def pacfl(threshold: float = 60.0, directions: int = 3) -> Method:

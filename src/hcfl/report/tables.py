@@ -140,6 +140,9 @@ def summary_table(runs: Sequence[Run]) -> Table:
         add("balanced accuracy, macro F1", "{}, {}", "balanced_accuracy", "macro_f1")
     add("clusters with clients (true)", "{} ({})", "clusters_last", "clusters_true")
     add("agreement with the truth (adjusted Rand index)", "{}", "ari_last")
+    if any(run.summary.get("groups_given") is not None for run in runs):
+        add("agreement with the given groups, clients moved", "{}, {}", "groups_ari", "groups_moved")
+        add("Val of the given groups' own models", "{}", "val_groups")
     if any(run.summary.get("clients_refused") or run.summary.get("clients_absent") for run in runs):
         add("uploads refused, absent", "{}, {}", "clients_refused", "clients_absent")
     if any(run.summary.get("served_by") == "likelihood" for run in runs):
@@ -160,6 +163,8 @@ def remarks(run: Run) -> list[str]:
             f"Served: round {summary['served_round']}, with the largest likelihood of held-out samples, not the last; "
             f"it takes {format_bytes(served)} in {run.path / run_folder.CHECKPOINT}. --serve last takes the last."
         )
+    if groups := summary.get("groups"):
+        told.append(f"Groups: {groups}.")
     return [*told, *(f"Warning: {each}." for each in summary.get("warnings") or ())]
 
 

@@ -26,6 +26,7 @@ from hcfl.runs.tables import (
     class_rows,
     client_rows,
     confusion_rows,
+    group_entries,
     missing_rows,
     quarantine_rows,
     split_row,
@@ -245,6 +246,7 @@ def finish(
         "served_by": "last" if best is None else "likelihood",
         "served_bytes": file.stat().st_size if file.exists() else 0,
     }
+    summary |= group_entries(federation, state, measured)
     server, names = state.server, federation.class_names
     summary["warnings"] = [
         *remarks.of_clusters(method, metrics),

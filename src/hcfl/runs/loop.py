@@ -9,6 +9,7 @@ from hcfl.config import Config
 from hcfl.core import cluster_profiles, rounds
 from hcfl.core.cluster_profiles import Profiles
 from hcfl.core.collect import NoQuorumError
+from hcfl.core.held_out import HeldOut
 from hcfl.core.record import Record, Row
 from hcfl.core.setting import Setting
 from hcfl.core.state import ClientScores, RunState
@@ -17,7 +18,7 @@ from hcfl.models.precision import matrix_products, threads
 from hcfl.runs import best_round, checkpoint
 from hcfl.runs import folder as run_folder
 from hcfl.runs.best_round import Best
-from hcfl.runs.measured import measure
+from hcfl.runs.measured import held_out, measure
 from hcfl.runs.run import Run
 from hcfl.runs.save import is_due, saving
 from hcfl.runs.tables import missing_rows
@@ -39,6 +40,8 @@ class Prepared:
     config: Config
     setting: Setting
     state: RunState
+    groups_kept: "Callable[[], Prepared] | None" = None
+    """Prepares a run of the given groups as they are, to compare with."""
 
 
 def play_on(
@@ -102,10 +105,21 @@ def play_on(
                 best = replace(best, profiles=cluster_profiles.measure(federation, network, method, best.state.server))
         if measure_last is not None and not stopped and (scores := measure_last(state)) is not None:
             state, val_last = replace(state, scores=scores), scores.val
-        summary = _finish(prepared, path, state, metrics, best, found, val_last)
+        kept_groups = None
+        if prepared.groups_kept is not None and not stopped:
+            kept_groups = held_out_of_groups(prepared.groups_kept())
+        summary = _finish(prepared, path, state, metrics, best, found, val_last, kept_groups)
     served = best if best is not None and best.round < state.server.round else None
     kept, profiles = (None, found) if served is None else (served.state, served.profiles)
     return Run(path, config, federation, summary, metrics, state, method, network, profiles, kept)
+
+
+def held_out_of_groups(prepared: Prepared) -> HeldOut | None:
+    """Train the given groups as they are, and return what their models say of the held-out samples."""
+    state = prepared.state
+    for after, _ in rounds.play(prepared.setting, state, prepared.config.training.rounds):
+        state = after
+    return held_out(prepared.config, prepared.setting, state)
 
 
 def _finish(
@@ -116,10 +130,13 @@ def _finish(
     best: Best | None,
     found: Profiles | None = None,
     val_last: float | None = None,
+    kept_groups: HeldOut | None = None,
 ) -> Row:
     config, setting = prepared.config, prepared.setting.at(state.server.round)
     measured = replace(
-        measure(config, setting, metrics, state, state if best is None else best.state), val_last=val_last
+        measure(config, setting, metrics, state, state if best is None else best.state),
+        val_last=val_last,
+        groups=kept_groups,
     )
     with saving(path):
         run_folder.save(path, config, setting.federation, state, best)

@@ -22,6 +22,8 @@ class Measured:
     """By the models that are served."""
     val_last: float | None = None
     """Val of the last models, where clients told it."""
+    groups: HeldOut | None = None
+    """By one model for each group as the user gave it, where they were trained to compare with."""
 
 
 def measure(config: Config, setting: Setting, rows: Sequence[Row], state: RunState, served: RunState) -> Measured:

@@ -1,6 +1,7 @@
 """Builds every part of a run from its configuration: method, data, model, engine; the only place where they meet."""
 
 import os
+from collections.abc import Callable
 from copy import deepcopy
 from dataclasses import replace
 from functools import partial
@@ -11,13 +12,15 @@ import torch
 from torch import nn
 
 from hcfl import methods, rng
-from hcfl.config import AdmissionConfig, Config, MethodConfig, ModelConfig, TrainingConfig, plugins
+from hcfl.config import AdmissionConfig, Config, MethodConfig, ModelConfig, PersonalConfig, TrainingConfig, plugins
 from hcfl.core import rounds
 from hcfl.core.evaluation import without_shares
+from hcfl.core.given_start import from_groups
 from hcfl.core.local_plan import train
 from hcfl.core.setting import Engine, Setting
 from hcfl.core.sgd import LocalSGD
 from hcfl.data import Federation, build
+from hcfl.data.given_groups import GivenGroups
 from hcfl.data.readers import cache
 from hcfl.engines import Batched, Private, Sequential
 from hcfl.engines.faulty import attackers_of, backdoor_of, with_faults
@@ -69,11 +72,14 @@ def prepare(
     device = _device(config.device)
     method_settings = filled_method(config.method) if method is None else passed_method(config.method, method)
     method = method or method_of(config.method)
+    groups_given = config.data.groups is not None if federation is None else federation.settings.groups is not None
+    method = from_groups(method) if groups_given else method
     privacy = settled(config, method).privacy
     if config.evaluation.plain_newcomers:
         without_shares(method)  # refuses a method without class shares before anything is built
 
     federation = federation or build(config.data, config.seed)
+    method_settings = with_groups(method_settings, federation.groups)
     model_settings = filled_model(config.model, federation.shape) if model is None else passed_model(config.model)
     builder = model_builder(model_settings) if model is None else model
     task = task_of(federation, config.training)
@@ -114,9 +120,9 @@ def prepare(
         federation.shape,
         task.outputs(federation.classes),
         method.topology,
-        federation.clients if method.clusters is None else method.clusters,
+        clusters_at_start(method, federation),
         config.seed,
-        identical=method.traits.weighting.assigned_by_server,
+        identical=method.traits.weighting.assigned_by_server or federation.groups is not None,
     )
     network = replace(network, half=config.precision == "bf16", task=task)
     federation = federation.to(device)
@@ -138,7 +144,34 @@ def prepare(
         backdoor=backdoor_of(config, federation),
         rounds_per_step=training.rounds_per_step,
     )
-    return Prepared(config, setting, rounds.begin(setting, ensemble.to(device)))
+    return Prepared(config, setting, rounds.begin(setting, ensemble.to(device)), _groups_kept(config, setting, model))
+
+
+def _groups_kept(config: Config, setting: Setting, model: Builder | Pair | None) -> Callable[[], Prepared] | None:
+    """Return what prepares a run of the given groups as they are, one model each, to compare with; None: no such run.
+
+    Noise and sealed uploads are paid for with privacy, and real clients with their time: there is none for them.
+    """
+    wanted = config.evaluation.groups_kept and config.engine != "flower" and config.privacy.mode == "none"
+    if setting.federation.groups is None or not wanted or config.method.name == "fedavg":
+        return None
+    plain = config.model_copy(update={"method": MethodConfig(name="fedavg"), "personal": PersonalConfig()})
+    rounds_without_measuring = plain.updated("evaluation", evaluate_every=config.training.rounds, groups_kept=False)
+    return partial(prepare, rounds_without_measuring, setting.federation, model)
+
+
+def clusters_at_start(method: Method, federation: Federation) -> int:
+    """Return the number of clusters before round 1: the given groups, the method's own, or one for each client."""
+    if federation.groups is not None:
+        return len(federation.groups.names)
+    return federation.clients if method.clusters is None else method.clusters
+
+
+def with_groups(config: MethodConfig, groups: GivenGroups | None) -> MethodConfig:
+    """Record as many clusters as there are given groups, where the method has this setting."""
+    if groups is None or config.clusters is None:
+        return config
+    return config.model_copy(update={"clusters": len(groups.names)})
 
 
 def task_of(federation: Federation, training: TrainingConfig) -> Task:

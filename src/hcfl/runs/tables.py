@@ -10,11 +10,13 @@ from torch import Tensor
 from hcfl.config import Config
 from hcfl.core.cluster_log import Split
 from hcfl.core.fairness import fairness
+from hcfl.core.given_start import how_far
 from hcfl.core.held_out import HeldOut
 from hcfl.core.record import Row
 from hcfl.core.state import ClientScores, Missing, RunState
 from hcfl.core.suspicion import Anomalies
 from hcfl.data import Federation
+from hcfl.data.given_groups import GivenGroups
 from hcfl.privacy.accounting import spent
 from hcfl.runs.best_round import best_row
 from hcfl.runs.measured import Measured
@@ -49,7 +51,7 @@ def quarantine_rows(round_: int, found: Anomalies | None, client_names: Sequence
 
 def client_rows(federation: Federation, state: RunState, measured: Measured) -> list[list[Any]]:
     """Return `clients.csv`: each client's cluster, weights and accuracy, and its true concept where that is known."""
-    server, truth = state.server, federation.truth
+    server, truth, groups = state.server, federation.truth, federation.groups
     last, served = (
         None if held_out is None else held_out.by_client(federation.clients)
         for held_out in (measured.last, measured.served)
@@ -63,6 +65,7 @@ def client_rows(federation: Federation, state: RunState, measured: Measured) -> 
             "client",
             "samples",
             "true_concept",
+            *([] if groups is None else ["given_group"]),
             "cluster",
             "corruption",
             "severity",
@@ -82,6 +85,7 @@ def client_rows(federation: Federation, state: RunState, measured: Measured) -> 
                 name,
                 int(server.sizes[client]) or len(federation.train[client]),
                 "" if truth is None else truth.names[truth.concept[client]],
+                *([] if groups is None else [_group_name(groups, client)]),
                 "" if column < 0 else server.clusters[column],
                 "" if corruption is None else corruption.name,
                 "" if corruption is None else corruption.severity,
@@ -95,6 +99,11 @@ def client_rows(federation: Federation, state: RunState, measured: Measured) -> 
             ]
         )
     return table
+
+
+def _group_name(groups: GivenGroups, client: int) -> str:
+    number = int(groups.of[client])
+    return "" if number < 0 else groups.names[number]
 
 
 def _pairs(right: Tensor, samples: Tensor) -> list[tuple[float, int]]:
@@ -209,6 +218,36 @@ def summarise(
         "delta": delta,
         **summary_over_time(metrics),
     }
+
+
+def group_entries(federation: Federation, state: RunState, measured: Measured) -> Row:
+    """Return what `summary.json` says of given groups: how far the clusters are from them, and whether that paid."""
+    groups, server = federation.groups, state.server
+    far = None if groups is None else how_far(groups, server.members.numpy())
+    if groups is None or far is None:
+        return {}
+    used = len(set(server.members[server.members >= 0].tolist()))
+    ends = "1 cluster" if used == 1 else f"{used} clusters"
+    text = f"{len(groups.names)} given groups became {ends}, {far.moved} of {far.clients} clients moved"
+    val = None
+    if measured.groups is not None and measured.last is not None:
+        val = measured.groups.accuracy
+        gain, error = paired_gain(measured.last.each, measured.groups.each)
+        verdict = "paid" if gain > 2 * error else "cost" if gain < -2 * error else "made no clear difference"
+        text += f"; Val {measured.last.accuracy:.3f}, of one model for each group {val:.3f}: the method {verdict}"
+    return {
+        "groups_given": len(groups.names),
+        "groups_ari": far.ari,
+        "groups_moved": far.moved,
+        "val_groups": val,
+        "groups": text,
+    }
+
+
+def paired_gain(one: Tensor, other: Tensor) -> tuple[float, float]:
+    """Return the mean difference of the scores of the same samples, and its standard error."""
+    differences = one.double() - other.double()
+    return float(differences.mean()), float(differences.std(correction=0) / len(differences) ** 0.5)
 
 
 def describe_partition(config: Config) -> str:

@@ -57,6 +57,8 @@ class Participants:
     """N_i, (participants,)."""
     unplaced: Tensor | None = None
     """(participants,): true for clients that no decision of tier 3 has named so far."""
+    undecided: bool = False
+    """Whether tier 3 has decided nothing so far: then several clusters are the groups that the user gave."""
     listed: Tensor | None = None
     """(participants, clusters): in which clusters each client counts, where that can be several (`lost_ids` of CFL)."""
     round: int = 0

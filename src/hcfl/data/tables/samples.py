@@ -17,7 +17,7 @@ from hcfl.errors import InputError
 if TYPE_CHECKING:
     from pandas import DataFrame, Series
 
-ROLES = ("label", "client", "time", "truth", "test")
+ROLES = ("label", "client", "time", "truth", "groups", "test")
 """Settings that name one column."""
 
 TABLE_SETTINGS = (*ROLES, "features", "drop", "schema_file")
@@ -50,9 +50,9 @@ def samples_of(table: "DataFrame", config: DataConfig, name: str, schema: Schema
         notes.append(f"{int((~labelled).sum())} rows without {schema.label.name!r} are left out")
     if not labelled.any():
         raise InputError(f"{where}: no row has a value in {schema.label.name!r}")
-    client, truth, time = (
+    client, truth, group, time = (
         None if role not in roles else read(table[roles[role]][labelled], f"data.{role} = {roles[role]!r}")
-        for role, read in (("client", _names), ("truth", _names), ("time", _times))
+        for role, read in (("client", _names), ("truth", _names), ("groups", _names), ("time", _times))
     )
     if client is not None and len(client) > 1 and len(np.unique(client)) == len(client):
         raise InputError(f"data.client = {roles['client']!r}: every row has another value, so each client has one row")
@@ -63,6 +63,7 @@ def samples_of(table: "DataFrame", config: DataConfig, name: str, schema: Schema
         class_names=answers.names,
         client=client,
         concept=truth,
+        group=group,
         test=None if marked is None else marked[labelled],
         notes=tuple(notes),
         time=time,
@@ -74,7 +75,7 @@ def samples_of(table: "DataFrame", config: DataConfig, name: str, schema: Schema
 
 def columns_of(config: DataConfig, names: list[str], where: str, schema: Schema | None = None) -> dict[str, str]:
     """Return the column of each role that has one; refuse names that the table does not have."""
-    roles = {role: getattr(config, role) for role in ROLES if getattr(config, role) is not None}
+    roles = {role: getattr(config, role) for role in ROLES if isinstance(getattr(config, role), str)}
     if schema is not None:
         for setting in ("features", "drop"):
             if (value := getattr(config, setting)) is not None:
@@ -93,10 +94,11 @@ def columns_of(config: DataConfig, names: list[str], where: str, schema: Schema 
             check_column(where, f"data.{role}", column, names)
     for role, name in roles.items():
         other = next(other for other, same in roles.items() if same == name)
-        if other != role:
+        if other != role and {role, other} != {"truth", "groups"}:
             raise InputError(f"data.{role} = {name!r}: is the same column as data.{other}")
-    if "truth" in roles and "client" not in roles:
-        raise InputError(f"data.truth = {roles['truth']!r}: needs data.client, because groups are of clients")
+    for role in ("truth", "groups"):
+        if role in roles and "client" not in roles:
+            raise InputError(f"data.{role} = {roles[role]!r}: needs data.client, because groups are of clients")
     return roles
 
 

@@ -118,6 +118,8 @@ class Question:
     """How the rows of a table become inputs, as JSON."""
     time: str = ""
     """The column by which clients hold out their last rows."""
+    groups: str = ""
+    """The column of each client's group, where clusters begin with them."""
 
 
 @dataclass(frozen=True)
@@ -136,6 +138,8 @@ class Introduction:
     total: Tensor | None = None
     squares: Tensor | None = None
     problem: str = ""
+    group: str = ""
+    """The group that it begins in, where the server asks for it."""
 
 
 def task_for(common: Common, method: Method, broadcast: Broadcast, client: int, known: ClientState | None) -> Task:

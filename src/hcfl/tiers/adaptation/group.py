@@ -15,7 +15,7 @@ from torch.nn.functional import normalize
 
 from hcfl import rng
 from hcfl.errors import InputError
-from hcfl.tiers.adaptation.decision import Decision, SplitDecision, moves
+from hcfl.tiers.adaptation.decision import Decision, MoveDecision, SplitDecision, moves
 from hcfl.tiers.participants import Participants, Statistic
 
 Labels = NDArray[np.int64]
@@ -50,9 +50,9 @@ class HierarchicalOnce:
         """Group once, then place the clients that were absent."""
         assert distance is not None
         numbers = (float(distance.max()), float(distance.mean()), self.threshold)
-        if len(occupied) == 1:
+        if len(occupied) == 1 or participants.undecided:
             enough = participants.round >= self.after and len(distance) > 1
-            return Decision(group(participants, self._cut(distance), *numbers)) if enough else Decision()
+            return regroup(participants, self._cut(distance), len(occupied), *numbers) if enough else Decision()
         settled, nearest, apart = nearest_clusters(participants, distance)
         far = ~settled & (apart > self.threshold)
         return Decision(
@@ -109,14 +109,14 @@ class DecomposedCosineGroups:
         """Group as soon as there are enough clients, then place the clients that were absent."""
         assert participants.signatures is not None
         updates = participants.signatures
-        if len(occupied) > 1:
+        if len(occupied) > 1 and not participants.undecided:
             settled, nearest, _ = nearest_clusters(participants, _distance_to_group_means(participants, updates))
             return Decision(moves=moves(participants, nearest, ~settled))
         profile = decomposed_cosine(updates, self.groups)
         if (labels := k_means(profile, self.groups)) is None:
             return Decision()
         apart = torch.cdist(profile, profile)
-        return Decision(group(participants, labels, float(apart.max()), float(apart.mean()), 0.0))
+        return regroup(participants, labels, len(occupied), float(apart.max()), float(apart.mean()), 0.0)
 
 
 @dataclass(frozen=True)
@@ -237,6 +237,43 @@ def group(
         parent = int(participants.members[0])
         splits.append(SplitDecision(parent, first, second, "one-hot", maximum, mean, threshold))
     return tuple(splits)
+
+
+def regroup(
+    participants: Participants, labels: Labels, clusters: int, maximum: float, mean: float, threshold: float
+) -> Decision:
+    """Deal all participants into labelled groups: from one cluster, or from clusters that the user gave.
+
+    Of given clusters, each becomes the group that it shares most clients with; further groups are founded, and clusters
+    may stay without clients.
+    """
+    if clusters == 1:
+        return Decision(group(participants, labels, maximum, mean, threshold))
+    from scipy.optimize import linear_sum_assignment  # takes a while to import: not for clients
+
+    shared = np.zeros((int(labels.max()) + 1, clusters), dtype=np.int64)
+    np.add.at(shared, (labels, participants.members.numpy()), 1)
+    column_of = dict(zip(*(found.tolist() for found in linear_sum_assignment(shared, maximize=True)), strict=True))
+    new = [label for label in range(len(shared)) if label not in column_of and (labels == label).any()]
+    parents = {label: int(shared[label].argmax()) for label in new}
+    placed = {**column_of, **parents}
+    clients = list(zip(participants.clients, labels.tolist(), strict=True))
+    stay = {column: [one for one, label in clients if column_of.get(label) == column] for column in parents.values()}
+    return Decision(
+        splits=tuple(
+            SplitDecision(
+                parents[label],
+                tuple(stay[parents[label]]),
+                tuple(client for client, own in clients if own == label),
+                "one-hot",
+                maximum,
+                mean,
+                threshold,
+            )
+            for label in new
+        ),
+        moves=tuple(MoveDecision(client, placed[label], with_model=True) for client, label in clients),
+    )
 
 
 def nearest_clusters(participants: Participants, distance: Tensor) -> tuple[Tensor, Tensor, Tensor]:

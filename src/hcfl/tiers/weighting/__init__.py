@@ -1,6 +1,14 @@
 """Tier 2, clustering weights: how much a client, or each of its samples, belongs to each cluster (eqs. (3)-(5))."""
 
-from hcfl.tiers.weighting.hard import Assigned, ByLabelDistribution, HardByLoss, HardByParameters, Single, hellinger
+from hcfl.tiers.weighting.hard import (
+    Assigned,
+    ByLabelDistribution,
+    HardByLoss,
+    HardByParameters,
+    InGivenGroup,
+    Single,
+    hellinger,
+)
 from hcfl.tiers.weighting.soft import FuzzyCMeans, SampleWiseEM, SoftCounts, SoftEM
 from hcfl.tiers.weighting.weights import (
     EStepInputs,
@@ -20,6 +28,7 @@ __all__ = [
     "FuzzyCMeans",
     "HardByLoss",
     "HardByParameters",
+    "InGivenGroup",
     "SampleWiseEM",
     "SettlesAfterTraining",
     "Single",

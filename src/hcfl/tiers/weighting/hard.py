@@ -7,7 +7,15 @@ import torch
 from torch import Tensor
 
 from hcfl.tiers.client_segments import Segments
-from hcfl.tiers.weighting.weights import EStepInputs, Weights, best_cluster, hard_weights, one_hot, own_or_best
+from hcfl.tiers.weighting.weights import (
+    EStepInputs,
+    Weights,
+    best_cluster,
+    hard_weights,
+    kept_if_given,
+    one_hot,
+    own_or_best,
+)
 
 
 @dataclass(frozen=True)
@@ -46,8 +54,8 @@ class HardByLoss:
         return Weights(client)
 
     def e_step(self, weights: Weights, inputs: EStepInputs) -> tuple[Weights, Tensor]:
-        """Choose anew in every round."""
-        return hard_weights(best_cluster(inputs), inputs)
+        """Choose anew in every round; a client that begins in a given group trains that group's model first."""
+        return hard_weights(kept_if_given(weights, inputs, best_cluster(inputs)), inputs)
 
     def newcomer(self, weights: Tensor, inputs: EStepInputs) -> Tensor:
         """Choose by loss, like participants."""
@@ -75,8 +83,11 @@ class HardByParameters:
         return hard_weights(own_or_best(weights, inputs), inputs)
 
     def settle(self, weights: Weights, distances: Tensor) -> Weights:
-        """Join the cluster nearest to the trained parameters."""
-        return Weights(one_hot(distances.argmin(dim=1), distances.shape[1]).to(weights.client))
+        """Join the cluster nearest to the trained parameters; of several that are equally near, rather stay."""
+        own = weights.client.argmax(dim=1)
+        stays = distances.gather(1, own.unsqueeze(1))[:, 0] <= distances.amin(dim=1)
+        nearest = torch.where(stays, own, distances.argmin(dim=1))
+        return Weights(one_hot(nearest, distances.shape[1]).to(weights.client))
 
     def newcomer(self, weights: Tensor, inputs: EStepInputs) -> Tensor:
         """Choose by loss."""
@@ -107,6 +118,11 @@ class Assigned:
 
 
 @dataclass(frozen=True)
+class InGivenGroup(Assigned):
+    """Every client stays in the group that the user gives it: FedAvg and others with one cluster, from given groups."""
+
+
+@dataclass(frozen=True)
 class ByLabelDistribution:
     """One-hot at the cluster whose class shares are nearest to the client's, by Hellinger distance (HACCS).
 
@@ -121,8 +137,8 @@ class ByLabelDistribution:
         return Weights(client)
 
     def e_step(self, weights: Weights, inputs: EStepInputs) -> tuple[Weights, Tensor]:
-        """Choose anew in every round."""
-        return hard_weights(self._nearest(inputs), inputs)
+        """Choose anew in every round; a client that begins in a given group trains that group's model first."""
+        return hard_weights(kept_if_given(weights, inputs, self._nearest(inputs)), inputs)
 
     def newcomer(self, weights: Tensor, inputs: EStepInputs) -> Tensor:
         """Choose as participants do."""

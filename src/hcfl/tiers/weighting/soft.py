@@ -8,7 +8,15 @@ from torch import Tensor
 
 from hcfl.errors import InputError
 from hcfl.tiers.client_segments import Segments
-from hcfl.tiers.weighting.weights import EStepInputs, Weights, best_cluster, hard_weights, one_hot, responsibilities
+from hcfl.tiers.weighting.weights import (
+    EStepInputs,
+    Weights,
+    best_cluster,
+    given,
+    hard_weights,
+    one_hot,
+    responsibilities,
+)
 
 
 @dataclass(frozen=True)
@@ -87,10 +95,10 @@ class SoftCounts:
     def e_step(self, weights: Weights, inputs: EStepInputs) -> tuple[Weights, Tensor]:
         """Count again every `period` rounds; a client that takes part for the first time counts in any round."""
         gamma = one_hot(inputs.log_likelihood.argmax(dim=1), inputs.log_likelihood.shape[1]).to(inputs.log_likelihood)
-        due = (inputs.round - 1) % self.period == 0
+        due = (inputs.new | ((inputs.round - 1) % self.period == 0)) & ~given(weights, inputs)
         shares = inputs.segments.mean(gamma).clamp_min(self.floor)
         counted = shares / shares.sum(dim=1, keepdim=True)
-        return replace(weights, client=torch.where(inputs.new | due, counted, weights.client)), gamma
+        return replace(weights, client=torch.where(due, counted, weights.client)), gamma
 
     def newcomer(self, weights: Tensor, inputs: EStepInputs) -> Tensor:
         """Choose by loss."""
@@ -124,14 +132,20 @@ class FuzzyCMeans:
 
     def e_step(self, weights: Weights, inputs: EStepInputs) -> tuple[Weights, Tensor]:
         """Keep the memberships that the last training gave."""
-        client = torch.where(inputs.new, self.newcomer(weights.client, inputs), weights.client)
+        chooses = inputs.new & ~given(weights, inputs)
+        client = torch.where(chooses, self.newcomer(weights.client, inputs), weights.client)
         return replace(weights, client=client), inputs.segments.each(client)
 
     def settle(self, weights: Weights, distances: Tensor) -> Weights:
-        """Return memberships by distance; a client whose model equals a centre belongs wholly to it."""
+        """Return memberships by distance; a client whose model equals a centre belongs wholly to it.
+
+        Equal centres, as given groups begin with, say nothing: memberships stay.
+        """
         logs = distances.clamp_min(torch.finfo(distances.dtype).tiny).log()
         beyond = logs - logs.amin(dim=1, keepdim=True)
-        return replace(weights, client=torch.softmax(-2 / (self.fuzzifier - 1) * beyond, dim=1))
+        found = torch.softmax(-2 / (self.fuzzifier - 1) * beyond, dim=1)
+        alike = beyond.amax(dim=1, keepdim=True) == 0
+        return replace(weights, client=torch.where(alike, weights.client, found))
 
     def newcomer(self, weights: Tensor, inputs: EStepInputs) -> Tensor:
         """Choose by loss."""

@@ -130,6 +130,20 @@ def hard_weights(cluster: Tensor, inputs: EStepInputs) -> tuple[Weights, Tensor]
     return Weights(weights), inputs.segments.each(weights)
 
 
+def given(weights: Weights, inputs: EStepInputs) -> Tensor:
+    """Whether each client takes part for the first time, in a group that the user gave it, (clients, 1).
+
+    All clusters then may have the same model, so no client could choose.
+    """
+    rows = weights.client
+    return inputs.new & (rows.amax(dim=1, keepdim=True) > rows.amin(dim=1, keepdim=True))
+
+
+def kept_if_given(weights: Weights, inputs: EStepInputs, chosen: Tensor) -> Tensor:
+    """Return the cluster that each client chose, or the group that it begins in, (clients,)."""
+    return torch.where(given(weights, inputs)[:, 0], weights.client.argmax(dim=1), chosen)
+
+
 def own_or_best(weights: Weights, inputs: EStepInputs) -> Tensor:
     """Return the cluster that has all of a client's mass; where none has, the one with the lowest loss, (clients,)."""
     mass, cluster = weights.client.max(dim=1)
