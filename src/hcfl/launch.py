@@ -17,6 +17,7 @@ from hcfl.methods import Method
 from hcfl.models import Builder, Pair
 from hcfl.runs import checkpoint, notebook
 from hcfl.runs import folder as run_folder
+from hcfl.runs.best_round import overdue
 from hcfl.runs.folder import place_of
 from hcfl.runs.loop import OnRound, Prepared, ShouldStop, play_on
 from hcfl.runs.prepare import prepare
@@ -56,7 +57,8 @@ def followed(
 def _summary_of_complete_run(path: Path, config: Config) -> Row | None:
     file = path / run_folder.SUMMARY
     summary: Row | None = json.loads(file.read_text(encoding="utf-8")) if file.exists() else None
-    return summary if summary is not None and summary["rounds"] >= config.training.rounds else None
+    complete = summary is not None and (summary["rounds"] >= config.training.rounds or summary.get("stopped_early"))
+    return summary if complete else None
 
 
 def execute(
@@ -177,6 +179,8 @@ def resume(
     ends = (path / run_folder.SUMMARY, path / run_folder.CHECKPOINT / checkpoint.OUTLINE_FILE)
     if prepared.state.server.round >= config.training.rounds and all(file.exists() for file in ends):
         on_note(f"run = {str(path)!r}: is complete, all its {prepared.state.server.round} rounds were played")
+    elif overdue(opened.metrics, config.training.patience):
+        on_note(f"run = {str(path)!r}: is complete, it stopped early after round {prepared.state.server.round}")
     with followed(track, path, config, on_round) as tell:
         if config.engine == "flower":
             if opened.state is None:  # then clients begin anew, too

@@ -322,6 +322,24 @@ class TrainingConfig(Section):
     epochs: int | None = Field(None, ge=1, description="local epochs; default 1, for small clients 5")
     batch: int | None = Field(None, ge=1, le=1_000_000, description="batch size; default 128, for small clients 16")
     lr: float = Field(0.06, gt=0, le=1000, description="learning rate")
+    schedule: Literal["constant", "cosine", "step"] = Field(
+        "constant",
+        description="the learning rate over rounds: constant; cosine, from lr to nearly 0; or step, times lr_decay "
+        "every lr_every rounds",
+    )
+    lr_every: int | None = Field(None, ge=1, description="schedule step: rounds between two decays; default a third")
+    lr_decay: float | None = Field(None, gt=0, lt=1, description="schedule step: the factor; default 0.1")
+    clip_gradient: float | None = Field(
+        None,
+        gt=0,
+        description="shorten each local step's gradient to this norm where it is longer; default: never",
+    )
+    patience: int | None = Field(
+        None,
+        ge=1,
+        description="stop once the likelihood of half of the held-out samples has not grown for so many rounds; "
+        "default: play all rounds",
+    )
     momentum: float = Field(0.9, ge=0, lt=1, description="momentum of local training")
     keep_momentum: bool = Field(
         False, description="each client's momentum goes on from its last round; else it is reset every round"

@@ -84,7 +84,7 @@ def take_part(
     plan = method.local.plan(
         PlanInputs(broadcast.ensemble, segments, weights, gamma, method.weighting.hard, broadcast.common, own)
     )
-    sgd = task.setting.sgd.ordered(len(broadcast.clusters))
+    sgd = task.setting.sgd.ordered(len(broadcast.clusters)).in_round(broadcast.round)
     sgd = replace(sgd, proximal=method.local.proximal, order=method.traits.local.order or sgd.order)
     orders = [rng.torch_generator(seed, "batches", broadcast.round, client) for client in clients]
     job = Job(

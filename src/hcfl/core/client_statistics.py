@@ -64,7 +64,7 @@ def _first_updates(task: RoundTask, data: LocalData, trainer: Trainer) -> list[T
     start = copies(anchor, torch.zeros(len(clients), 1, dtype=torch.long))
     plan = Plan(start, torch.ones(len(clients), 1, 1), torch.ones(len(data), 1), start)
     features = embed(network, anchor.extractor(0), data.inputs) if anchor.topology == "split" else None
-    sgd = replace(task.setting.sgd.ordered(1), epochs=1, proximal=0.0)
+    sgd = replace(task.setting.sgd.ordered(1), epochs=1, proximal=0.0, decay=None)
     purposes = [(task.setting.seed, "signature", client) for client in clients]
     orders = [rng.torch_generator(*purpose) for purpose in purposes]
     batches = shuffle(data.segments, sgd, orders, singles=not network.buffers)

@@ -1,7 +1,9 @@
 """Local training: the γ-weighted loss of the task by stochastic gradient descent (equations (6) and (7))."""
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from typing import Literal
 
 import torch
 from torch import Tensor
@@ -16,10 +18,44 @@ from hcfl.tiers.client_segments import Segments
 
 
 @dataclass(frozen=True)
+class Decay:
+    """How the learning rate falls over the rounds."""
+
+    kind: Literal["cosine", "step"]
+    rounds: int
+    every: int
+    by: float
+
+    @classmethod
+    def of(cls, training: TrainingConfig) -> "Decay | None":
+        """Return the schedule of a section of the configuration; None where the learning rate is constant."""
+        if training.schedule == "constant":
+            return None
+        every = training.lr_every or max(1, training.rounds // 3)
+        return cls(training.schedule, training.rounds, every, training.lr_decay or LR_DECAY)
+
+    def factor(self, round_: int) -> float:
+        """Return what the learning rate is multiplied by in a round, from 1.
+
+        >>> [Decay("step", 9, 3, 0.1).factor(round_) for round_ in (1, 3, 4)]
+        [1.0, 1.0, 0.1]
+        """
+        done = round_ - 1
+        if self.kind == "cosine":
+            return (1 + math.cos(math.pi * min(done / self.rounds, 1))) / 2
+        return float(self.by ** (done // self.every))
+
+
+LR_DECAY = 0.1
+"""The factor of schedule `step`, unless another is set."""
+
+
+@dataclass(frozen=True)
 class LocalSGD:
-    """How clients train; `TrainingConfig` has the defaults. The learning rate is constant."""
+    """How clients train; `TrainingConfig` has the defaults."""
 
     lr: float
+    """Of the first round, or, after `in_round`, of one round."""
     momentum: float
     keep_momentum: bool
     """Whether a client's momentum goes on from its last round, as with one optimiser per client; else it is reset."""
@@ -30,6 +66,10 @@ class LocalSGD:
     """Full models are always trained as a whole."""
     drop_last: bool
     """Whether an epoch leaves out its last batch where that is not full, unless it is the only one."""
+    decay: "Decay | None" = None
+    """How the learning rate follows the rounds; None: it is constant."""
+    clip_gradient: float | None = None
+    """The largest norm of a step's gradient, over all that one model trains."""
     proximal: float = 0.0
     """λ of the term λ/2‖θ − anchor‖² that some methods add to every loss."""
 
@@ -47,7 +87,13 @@ class LocalSGD:
             epochs=training.epochs,
             order=training.order,
             drop_last=training.drop_last,
+            decay=Decay.of(training),
+            clip_gradient=training.clip_gradient,
         )
+
+    def in_round(self, round_: int) -> "LocalSGD":
+        """Settle the learning rate of a round, from 1."""
+        return self if self.decay is None else replace(self, lr=self.lr * self.decay.factor(round_), decay=None)
 
     def ordered(self, clusters: int) -> "LocalSGD":
         """Settle an order that depends on the number of clusters.
@@ -128,12 +174,21 @@ def descend(
     for batch in batches if leaves else []:
         gradients = torch.autograd.grad(loss(batch, *trained), leaves, allow_unused=True, materialize_grads=True)
         with torch.no_grad():
+            if sgd.clip_gradient is not None:
+                squares = torch.stack([gradient.square().sum() for gradient in gradients]).sum()
+                factor = clip_factor(squares, sgd.clip_gradient)
+                gradients = tuple(gradient * factor for gradient in gradients)
             for leaf, velocity, gradient, target in zip(leaves, momenta, gradients, targets, strict=True):
                 velocity.mul_(sgd.momentum).add_(gradient).add_(leaf, alpha=sgd.weight_decay)
                 if sgd.proximal:
                     velocity.add_(leaf - target, alpha=sgd.proximal)
                 leaf.sub_(velocity, alpha=sgd.lr)
     return [{name: leaf.detach() for name, leaf in p.items()} for p in trained]
+
+
+def clip_factor(squares: Tensor, longest: float) -> Tensor:
+    """Return what shortens gradients with these squared norms to a norm of `longest`: torch's clip_grad_norm_."""
+    return (longest / (squares.sqrt() + 1e-6)).clamp_max(1)
 
 
 def line_up_velocities(params: Sequence[Params], velocities: Sequence[Params] | None) -> list[Tensor]:

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from hcfl.core.local_plan import Job, Phase, Trained
-from hcfl.core.sgd import Batches, LocalSGD, trained_parts
+from hcfl.core.sgd import Batches, LocalSGD, clip_factor, trained_parts
 from hcfl.engines.recorded import Batch, Held, Recorder
 from hcfl.engines.stacked import Stacked
 from hcfl.errors import InputError
@@ -175,6 +175,10 @@ def _move(
     sgd: LocalSGD,
 ) -> None:
     """Take one step of stochastic gradient descent with momentum, in place: torch.optim.SGD's, in one pass for all."""
+    if sgd.clip_gradient is not None:
+        squares = torch.stack([slope.flatten(1).square().sum(dim=1) for slope in slopes]).sum(dim=0)
+        factor = clip_factor(squares, sgd.clip_gradient)
+        slopes = [slope * factor.view(-1, *(1,) * (slope.ndim - 1)) for slope in slopes]
     if kernels.usable(idle):
         from hcfl.models.kernels.sgd import descend  # needs Triton
 

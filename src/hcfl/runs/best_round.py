@@ -63,6 +63,14 @@ def best_row(rows: Sequence[Row]) -> Row | None:
     return max(measured, key=lambda row: row["likelihood"]) if measured else None
 
 
+def overdue(rows: Sequence[Row], patience: int | None) -> bool:
+    """Whether a run must stop: the likelihood was measured now, and has not grown for `patience` rounds."""
+    best = best_row(rows)
+    if patience is None or best is None or rows[-1].get("likelihood") is None:
+        return False
+    return bool(rows[-1]["round"] - best["round"] >= patience)
+
+
 def write(folder: Path, best: Best) -> None:
     """Write `best.safetensors` into the checkpoint's folder."""
     state_file.write(folder / FILE, best, FORMAT)

@@ -252,6 +252,7 @@ def finish(
         *remarks.of_clusters(method, metrics),
         *remarks.of_classes(measured.last, server.members, server.clusters, names),
         *remarks.of_uploads(metrics),
+        *remarks.of_stopping(summary, config.training.patience),
     ]
     atomic_file.write_text(path / SUMMARY, json.dumps(summary, indent=2) + "\n")
     return summary

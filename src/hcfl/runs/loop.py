@@ -68,7 +68,9 @@ def play_on(
     best = best_round.restored(path / run_folder.CHECKPOINT, metrics, state) if choose else None
     with threads(config.threads), matrix_products(rounded=config.precision != "fp32"):
         try:
-            for after, record in rounds.play(setting, prepared.state, config.training.rounds):
+            early = best_round.overdue(metrics, config.training.patience)
+            wanted = state.server.round if early else config.training.rounds
+            for after, record in rounds.play(setting, prepared.state, wanted):
                 with saving(path):
                     row = run_folder.append(path, record, federation.client_names)
                 metrics.append(row)
@@ -88,6 +90,9 @@ def play_on(
                 if should_stop is not None and should_stop():
                     stopped = True
                     break
+                if best_round.overdue(metrics, config.training.patience):
+                    early = True
+                    break
         except SavingError:
             raise
         except BaseException as error:
@@ -98,6 +103,8 @@ def play_on(
             if metrics:
                 _finish(prepared, path, state, metrics, best)
             raise
+        if early and setting.personal is not None:
+            state = _with_personal_parts(prepared, state)
         found, val_last = None, None
         if not private and not stopped:
             found = cluster_profiles.measure(federation, network, method, state.server)
@@ -112,6 +119,16 @@ def play_on(
     served = best if best is not None and best.round < state.server.round else None
     kept, profiles = (None, found) if served is None else (served.state, served.profiles)
     return Run(path, config, federation, summary, metrics, state, method, network, profiles, kept)
+
+
+def _with_personal_parts(prepared: Prepared, state: RunState) -> RunState:
+    """Let clients make their personal parts after a run that stopped early: its last round was not known before."""
+    setting, measured = prepared.setting, held_out(prepared.config, prepared.setting, state)
+    if setting.personal is None or measured is None:
+        return state
+    groups = ClientScores.of(measured.by_client(setting.federation.clients))
+    scores, parts = setting.personal.measure(setting, state.server, state.clients, groups)
+    return replace(state, scores=scores, personal=parts)
 
 
 def held_out_of_groups(prepared: Prepared) -> HeldOut | None:

@@ -78,6 +78,7 @@ def prepare(
     if config.evaluation.plain_newcomers:
         without_shares(method)  # refuses a method without class shares before anything is built
 
+    check_training(config)
     federation = federation or build(config.data, config.seed)
     method_settings = with_groups(method_settings, federation.groups)
     model_settings = filled_model(config.model, federation.shape) if model is None else passed_model(config.model)
@@ -156,8 +157,8 @@ def _groups_kept(config: Config, setting: Setting, model: Builder | Pair | None)
     if setting.federation.groups is None or not wanted or config.method.name == "fedavg":
         return None
     plain = config.model_copy(update={"method": MethodConfig(name="fedavg"), "personal": PersonalConfig()})
-    rounds_without_measuring = plain.updated("evaluation", evaluate_every=config.training.rounds, groups_kept=False)
-    return partial(prepare, rounds_without_measuring, setting.federation, model)
+    plain = plain.updated("evaluation", evaluate_every=config.training.rounds, groups_kept=False)
+    return partial(prepare, plain.updated("training", patience=None), setting.federation, model)
 
 
 def clusters_at_start(method: Method, federation: Federation) -> int:
@@ -323,6 +324,33 @@ def rounds_of(config: TrainingConfig, steps: int) -> tuple[int, int | None]:
     if each is None and config.rounds < steps:
         raise InputError(f"training.rounds = {config.rounds}: must be at least data.steps = {steps}")
     return (config.rounds, config.rounds // steps) if each is None else (steps * each, each)
+
+
+def check_training(config: Config) -> None:
+    """Refuse settings of training that have no effect, or nothing to go by."""
+    training = config.training
+    for name in ("lr_every", "lr_decay"):
+        if (value := getattr(training, name)) is not None and training.schedule != "step":
+            raise InputError(
+                f"training.{name} = {value:g}: is of schedule step, but the schedule is {training.schedule}"
+            )
+    if training.patience is None:
+        return
+    if config.engine == "flower":
+        raise InputError(
+            f"training.patience = {training.patience}: clients on Flower tell how many held-out samples are right, and "
+            "no likelihood to stop by"
+        )
+    if config.privacy.mode != "none":
+        raise InputError(
+            f"training.patience = {training.patience}: with privacy {config.privacy.mode} no held-out likelihood is "
+            "measured to stop by"
+        )
+    if config.data.steps > 1:
+        raise InputError(
+            f"training.patience = {training.patience}: held-out data change with every one of the {config.data.steps} "
+            "steps of time, so rounds cannot be compared"
+        )
 
 
 LONGEST_CHANGE = 3.0

@@ -48,6 +48,16 @@ MOST = 5
 """The largest number of remarks of one kind."""
 
 
+def of_stopping(summary: Row, patience: int | None) -> list[str]:
+    """Say that a run stopped early, and on what."""
+    if not summary.get("stopped_early"):
+        return []
+    return [
+        f"stopped early after round {summary['rounds']}: the likelihood of held-out samples had not grown for "
+        f"{patience} rounds"
+    ]
+
+
 def of_uploads(rows: Sequence[Row]) -> list[str]:
     """Say how many uploads were refused."""
     refused, sampled = (sum(row.get(key) or 0 for row in rows) for key in ("refused", "participants"))

@@ -18,7 +18,7 @@ from hcfl.core.suspicion import Anomalies
 from hcfl.data import Federation
 from hcfl.data.given_groups import GivenGroups
 from hcfl.privacy.accounting import spent
-from hcfl.runs.best_round import best_row
+from hcfl.runs.best_round import best_row, overdue
 from hcfl.runs.measured import Measured
 from hcfl.runs.over_time import summary_over_time
 from hcfl.tiers.distance import Distances
@@ -190,6 +190,7 @@ def summarise(
         "partition": describe_partition(config),
         "seed": config.seed,
         "rounds": last["round"],
+        "stopped_early": last["round"] < config.training.rounds and overdue(metrics, config.training.patience),
         "val_best": val_best and val_best["val"],
         "val_best_round": val_best and val_best["round"],
         "test_best": test_best and test_best["test"],
