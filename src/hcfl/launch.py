@@ -175,7 +175,9 @@ def resume(
     for note in opened.notes:
         on_note(note)
     config, prepared = opened.config, prepare(opened.config, data, model, method)
-    prepared = replace(prepared, config=config, state=opened.state or prepared.state)
+    # A checkpoint is read on the CPU, whatever device the run trains on.
+    state = prepared.state if opened.state is None else opened.state.to(prepared.state.device)
+    prepared = replace(prepared, config=config, state=state)
     ends = (path / run_folder.SUMMARY, path / run_folder.CHECKPOINT / checkpoint.OUTLINE_FILE)
     if prepared.state.server.round >= config.training.rounds and all(file.exists() for file in ends):
         on_note(f"run = {str(path)!r}: is complete, all its {prepared.state.server.round} rounds were played")

@@ -5,7 +5,7 @@ testing need nothing else.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import accumulate
 
 import torch
@@ -222,18 +222,18 @@ class PersonalPart:
     """What one client adds to the model of its group; it stays with the client.
 
     The client predicts with (1 − share)·p_group + share·p_own, where p_own is the softmax of
-    log p_group + bias + φ(x)·weight, or the prediction of a whole model of its own.
+    log p_group + bias + φ(x)·weight, or the mean prediction of whole models of its own.
     """
 
     kind: str
-    """none, prior, head, fine-tune, proximal or mixture."""
+    """none, prior, head, fine-tune, proximal, alone, both or mixture."""
     share: float = 1.0
     bias: Tensor | None = None
     """(classes,)."""
     weight: Tensor | None = None
     """(features, classes): on the features of the client's main cluster."""
     own: Ensemble | None = None
-    """One model."""
+    """One whole model, or two."""
 
 
 @dataclass(frozen=True)
@@ -283,3 +283,27 @@ class RunState:
     """What clients measured after this round, where all of them did."""
     personal: Mapping[int, PersonalPart] = field(default_factory=dict)
     """Clients' personal parts, where they were made after this round; on Flower they stay with the clients."""
+
+    @property
+    def device(self) -> torch.device:
+        """Where the models are."""
+        return next(iter(self.server.ensemble.heads.values())).device
+
+    def to(self, device: torch.device) -> "RunState":
+        """Move models, momentum and signatures to where training needs them; weights stay on the CPU."""
+        server = replace(
+            self.server,
+            ensemble=self.server.ensemble.to(device),
+            anchor=_moved(self.server.anchor, device),
+            common=_moved(self.server.common, device),
+            signatures={client: sent.to(device) for client, sent in self.server.signatures.items()},
+        )
+        clients = {
+            client: replace(known, own=_moved(known.own, device), velocity=_moved(known.velocity, device))
+            for client, known in self.clients.items()
+        }
+        return replace(self, server=server, clients=clients)
+
+
+def _moved(models: Ensemble | None, device: torch.device) -> Ensemble | None:
+    return None if models is None else models.to(device)

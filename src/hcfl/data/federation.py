@@ -129,6 +129,8 @@ class Federation:
     """What clients get at each step; nothing where the federation does not change over time."""
     step: int = 0
     """The step whose data `train`, `val`, `truth` and `corruptions` are, from 0."""
+    aside: tuple[Tensor, ...] | None = None
+    """Rows that each client keeps out of training, to choose its personal part by; None where clients have no part."""
 
     @staticmethod
     def from_arrays(

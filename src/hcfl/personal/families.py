@@ -1,8 +1,9 @@
 """Families of candidates: what a client can add to its group's model, with a grid of strengths each."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from math import log
 from typing import Protocol
 
 import torch
@@ -11,15 +12,14 @@ from torch import Tensor
 from hcfl.core.predictions import Predictions
 from hcfl.core.state import PersonalPart
 from hcfl.data.local_data import LocalData
-from hcfl.models.ensemble import Copies, class_log_probs
+from hcfl.models.ensemble import Copies, Ensemble, class_log_probs
 from hcfl.models.inputs import some
 from hcfl.personal import heads, prior
-from hcfl.personal.fine_tune import EPOCHS, Course, Tuning
-from hcfl.personal.inner_split import best_candidate, fold_of_each, held_out_score
+from hcfl.personal.fine_tune import ALONE, EPOCHS, Course, Tuning
 from hcfl.tiers.client_segments import Segments
 
-FOLDS = 4
-"""Parts of each client's training data, each held out once."""
+HALF = 0.5
+"""How much of the prior a head starts from."""
 
 
 @dataclass(frozen=True)
@@ -28,7 +28,9 @@ class Clients:
 
     ids: Sequence[int]
     data: LocalData
-    """Their training data."""
+    """Their training data, with what they have set aside."""
+    held: Tensor
+    """(samples,): whether each was set aside."""
     group: Predictions
     """What their groups' models predict of these."""
     class_shares: Tensor
@@ -48,27 +50,21 @@ class Clients:
         return self.data.labels.to(self.group.log_probs.device)
 
     @cached_property
-    def fold(self) -> Tensor:
-        """The fold of each sample, (samples,)."""
-        return fold_of_each(self.segments, self.seed, self.ids, FOLDS)
+    def rows(self) -> Sequence[Tensor]:
+        """Rows of each client's samples."""
+        return self.segments.split(torch.arange(len(self.data)))
 
-    @cached_property
-    def counts(self) -> Tensor:
-        """How many samples of each class each client has in each fold, (clients, folds, classes)."""
-        classes, cells = self.data.classes, len(self.segments) * FOLDS
-        cell = self.segments.index * FOLDS + self.fold
-        return torch.bincount(cell * classes + self.data.labels, minlength=cells * classes).view(-1, FOLDS, classes)
-
-    def scores(self, log_probs: Tensor) -> Tensor:
-        """Score candidates (samples, candidates, classes) by the true labels, (samples, candidates)."""
-        return torch.stack([held_out_score(each, self.labels) for each in log_probs.unbind(1)], dim=1).cpu()
+    def counts(self, counted: Tensor) -> Tensor:
+        """How many of the samples that are `counted` each client has of each class, (clients, classes)."""
+        classes, cell = self.data.classes, self.segments.index * self.data.classes + self.data.labels
+        return torch.bincount(cell[counted], minlength=len(self.segments) * classes).view(-1, classes)
 
 
 class Family(Protocol):
     """Candidates of one kind, which differ in strength."""
 
     def held_out(self, clients: Clients) -> Tensor:
-        """Log p(·|x) of every training sample by what the other folds give, (samples, candidates, classes)."""
+        """Log p(·|x) by what is fitted to the other samples, (samples, candidates, classes); only of those held out."""
         ...
 
     def parts(self, clients: Clients, chosen: Mapping[int, int]) -> dict[int, PersonalPart]:
@@ -81,91 +77,129 @@ class Prior:
     """The client's class frequencies in place of its group's, as a whole or by half."""
 
     def held_out(self, clients: Clients) -> Tensor:
-        """Correct each fold by the frequencies of the others."""
-        others = clients.counts.sum(dim=1, keepdim=True) - clients.counts
-        offsets = prior.correction(others, clients.class_shares.unsqueeze(1))
-        each = offsets[clients.segments.index, clients.fold].to(clients.group.log_probs)
+        """Correct by the frequencies of what is not held out."""
+        offsets = prior.correction(clients.counts(~clients.held), clients.class_shares)
+        each = clients.segments.each(offsets).to(clients.group.log_probs).unsqueeze(1)
         strengths = torch.tensor(prior.STRENGTHS).to(each).view(1, -1, 1)
-        return prior.corrected(clients.group.log_probs.unsqueeze(1), strengths * each.unsqueeze(1))
+        return prior.corrected(clients.group.log_probs.unsqueeze(1), strengths * each)
 
     def parts(self, clients: Clients, chosen: Mapping[int, int]) -> dict[int, PersonalPart]:
         """Return the offsets of the classes."""
-        offsets = prior.correction(clients.counts.sum(dim=1), clients.class_shares)
+        offsets = prior.correction(clients.counts(torch.ones_like(clients.held)), clients.class_shares)
         return {
             row: PersonalPart("prior", bias=prior.STRENGTHS[number] * offsets[row]) for row, number in chosen.items()
         }
 
-    def best(self, clients: Clients) -> tuple[Tensor, Tensor]:
-        """Return log p(·|x) as the inner split corrects it, (samples, classes), and each client's strength."""
-        candidates = torch.cat([clients.group.log_probs.unsqueeze(1), self.held_out(clients)], dim=1)
-        column = best_candidate(clients.scores(candidates), clients.segments)
-        own = clients.segments.each(column).to(candidates.device)
-        return candidates[torch.arange(len(own), device=own.device), own], torch.tensor([0.0, *prior.STRENGTHS])[column]
-
 
 @dataclass(frozen=True)
 class Head:
-    """An own head: a residual to what the prior corrected, held near it by a penalty."""
+    """An own head: a residual to what the prior corrected by half, held near it by a penalty."""
 
     def held_out(self, clients: Clients) -> Tensor:
-        """Fit a head for each penalty and fold."""
-        offsets, _ = Prior().best(clients)
+        """Fit a head for each penalty."""
+        offsets, _ = self._start(clients, ~clients.held)
         return heads.held_out_log_probs(
-            clients.group.features, offsets, clients.labels, clients.segments, clients.fold, FOLDS
+            clients.group.features, offsets, clients.labels, clients.segments, clients.held
         )
 
     def parts(self, clients: Clients, chosen: Mapping[int, int]) -> dict[int, PersonalPart]:
         """Fit all heads at once; those that were not chosen are dropped."""
         if not chosen:
             return {}
-        _, strength = Prior().best(clients)
-        corrections = prior.correction(clients.counts.sum(dim=1), clients.class_shares)
-        bias = (strength.unsqueeze(1) * corrections).to(clients.group.log_probs)
-        offsets = prior.corrected(clients.group.log_probs, clients.segments.each(bias))
+        offsets, bias = self._start(clients, torch.ones_like(clients.held))
         penalties = torch.tensor([heads.PENALTIES[chosen.get(row, 0)] for row in range(len(clients.segments))])
         weight, more = heads.fitted(clients.group.features, offsets, clients.labels, clients.segments, penalties)
         return {row: PersonalPart("head", bias=bias[row] + more[row], weight=weight[row].clone()) for row in chosen}
 
+    def _start(self, clients: Clients, counted: Tensor) -> tuple[Tensor, Tensor]:
+        """Return what the residual is added to: log p(·|x) of each sample, and the prior's offsets of each client."""
+        offsets = prior.correction(clients.counts(counted), clients.class_shares)
+        bias = (HALF * offsets).to(clients.group.log_probs)
+        return prior.corrected(clients.group.log_probs, clients.segments.each(bias)), bias
+
 
 @dataclass(frozen=True)
-class FineTune:
-    """The whole model, trained on; one candidate for each number of epochs."""
+class WholeModels:
+    """Whole models: the group's, trained on; the one that the client trains alone; and the mean of two such models."""
 
     tuning: Tuning
+    alone: bool = False
+    """Whether clients also train alone."""
     proximal: float = 0.0
     """λ of λ/2‖θ − θ_group‖², which holds the own model near the group's (Ditto)."""
 
+    @property
+    def candidates(self) -> list[tuple[int | None, int | None]]:
+        """For each candidate, after which stage the group's model is taken, and after which the one trained alone."""
+        tuned = [(stage, None) for stage in range(len(EPOCHS))]
+        if not self.alone:
+            return [*tuned]
+        last = len(ALONE) - 1
+        return [*tuned, *[(None, stage) for stage in range(len(ALONE))], *[(stage, last) for stage, _ in tuned]]
+
     def held_out(self, clients: Clients) -> Tensor:
-        """Train once for each fold."""
-        data, rows = clients.data, clients.segments.split(torch.arange(len(clients.data)))
-        found = clients.group.log_probs.new_zeros(len(data), len(EPOCHS), data.classes)
-        for part in range(FOLDS):
-            held = [mine[clients.fold[mine] == part] for mine in rows]
-            others = [mine[clients.fold[mine] != part] for mine in rows]
-            purposes = [("personal training", client, part) for client in clients.ids]
-            course = Course(clients.models, others, clients.seed, purposes)
-            for stage, models in enumerate(self.tuning.stages(data, course, self.proximal)):
-                for client, mine in enumerate(held):
-                    if len(mine):
-                        inputs = some(data.inputs, mine.to(data.inputs.device))
-                        found[mine, stage] = class_log_probs(self.tuning.network, models.of(client), inputs)[:, 0]
-        return found
+        """Train on what is not held out, and predict everything after each stage."""
+        kept = [rows[~clients.held[rows]] for rows in clients.rows]
+        tuned = self._predicted(clients, self._trained(clients, kept, range(len(kept)), alone=False))
+        alone = self._predicted(clients, self._trained(clients, kept, range(len(kept)), True)) if self.alone else []
+        found = []
+        for on, off in self.candidates:
+            parts = [*([] if on is None else [tuned[on]]), *([] if off is None else [alone[off]])]
+            found.append(torch.logsumexp(torch.stack(parts), dim=0) - log(len(parts)))
+        return torch.stack(found, dim=1)
 
     def parts(self, clients: Clients, chosen: Mapping[int, int]) -> dict[int, PersonalPart]:
-        """Train on all samples, up to the chosen number of epochs."""
-        if not chosen:
-            return {}
-        ids, rows = [clients.ids[row] for row in chosen], clients.segments.split(torch.arange(len(clients.data)))
-        start = clients.models.map(lambda tensor: tensor[list(chosen)])
-        purposes = [("personal training", client) for client in ids]
-        course = Course(start, [rows[row] for row in chosen], clients.seed, purposes)
-        found: dict[int, PersonalPart] = {}
-        for stage, models in enumerate(self.tuning.stages(clients.data, course, self.proximal)):
-            for place, (row, last) in enumerate(chosen.items()):
-                if last == stage:
-                    found[row] = PersonalPart(
-                        "proximal" if self.proximal else "fine-tune", own=models.of(place).map(torch.clone)
-                    )
-            if stage == max(chosen.values()):
-                break
+        """Train on all samples, as long as was chosen."""
+        which = {row: self.candidates[number] for row, number in chosen.items()}
+        models: dict[int, list[Ensemble]] = {row: [] for row in chosen}
+        for place, alone in ((0, False), (1, True)):
+            last = {row: stages[place] for row, stages in which.items() if stages[place] is not None}
+            rows = [clients.rows[row] for row in last]
+            for stage, found in enumerate(self._trained(clients, rows, list(last), alone) if last else ()):
+                for position, (row, stop) in enumerate(last.items()):
+                    if stop == stage:
+                        models[row].append(found.of(position).map(torch.clone))
+                if stage == max(stop for stop in last.values() if stop is not None):
+                    break
+        return {row: PersonalPart(self._kind(*which[row]), own=_side_by_side(own)) for row, own in models.items()}
+
+    def _kind(self, on: int | None, off: int | None) -> str:
+        if on is None:
+            return "alone"
+        if off is not None:
+            return "both"
+        return "proximal" if self.proximal else "fine-tune"
+
+    def _trained(
+        self, clients: Clients, samples: Sequence[Tensor], rows: Sequence[int], alone: bool
+    ) -> Iterator[Copies]:
+        """Train some clients' models on some of their samples, and give them after each stage."""
+        if alone:
+            start = Copies.stack([self.tuning.start] * len(rows))
+        else:
+            start = clients.models.map(lambda tensor: tensor[list(rows)])
+        purposes = [("personal training", clients.ids[row], int(alone), len(mine)) for row, mine in zip(rows, samples, strict=True)]
+        course = Course(start, samples, clients.seed, purposes)
+        return self.tuning.stages(clients.data, course, ALONE if alone else EPOCHS, self.proximal)
+
+    def _predicted(self, clients: Clients, stages: Iterator[Copies]) -> list[Tensor]:
+        """Log p(·|x) of every sample after each stage, (samples, classes) each."""
+        inputs, found = clients.data.inputs, []
+        for models in stages:
+            log_probs = torch.zeros_like(clients.group.log_probs)
+            for client, mine in enumerate(clients.rows):
+                at = mine[clients.held[mine]]
+                if len(at):
+                    own = class_log_probs(self.tuning.network, models.of(client), some(inputs, at.to(inputs.device)))
+                    log_probs[at.to(log_probs.device)] = own[:, 0]
+            found.append(log_probs)
         return found
+
+
+def _side_by_side(models: Sequence[Ensemble]) -> Ensemble:
+    """Return whole models as one ensemble."""
+    extractors, heads = (
+        {name: torch.cat([part[name] for part in parts]) for name in parts[0]}
+        for parts in ([one.extractors for one in models], [one.heads for one in models])
+    )
+    return Ensemble(extractors, heads, "full")

@@ -1,4 +1,4 @@
-"""The whole model, trained on from the group's, stage by stage, so that the inner split can say when to stop."""
+"""Whole models that a client trains by itself, stage by stage, so that the inner split can say when to stop."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -16,8 +16,11 @@ from hcfl.models import Network
 from hcfl.models.ensemble import Copies, Ensemble, copies
 from hcfl.tiers.client_segments import Segments
 
-EPOCHS = (1, 2, 4, 8, 16)
-"""After so many epochs in all, a client may stop."""
+EPOCHS = (1, 4, 16, 64)
+"""After so many epochs in all, a client that trains its group's model on may stop."""
+
+ALONE = (16, 64)
+"""The same for a client that trains from the model that the federation began with."""
 
 PROXIMAL = (1.0, 0.1)
 """The λ that own models with a proximal term try."""
@@ -52,13 +55,17 @@ class Tuning:
     network: Network
     trainer: Trainer
     sgd: LocalSGD
+    start: Ensemble
+    """The model that the federation began with."""
 
-    def stages(self, data: LocalData, course: Course, proximal: float = 0.0) -> Iterator[Copies]:
+    def stages(
+        self, data: LocalData, course: Course, epochs: Sequence[int], proximal: float = 0.0
+    ) -> Iterator[Copies]:
         """Train on, held near the start by the proximal term, and give the models after each number of epochs."""
         segments = Segments(tuple(len(rows) for rows in course.samples))
         samples = torch.cat(list(course.samples))
         models, gamma = course.start, torch.ones(len(data), 1)
-        for before, after in pairwise((0, *EPOCHS)):
+        for before, after in pairwise((0, *epochs)):
             settings = replace(self.sgd, batch=BATCH, epochs=after - before, drop_last=False, proximal=proximal)
             orders = [rng.torch_generator(course.seed, *purpose, "batches", after) for purpose in course.purposes]
             batches = shuffle(segments, settings, orders, singles=not self.network.buffers)

@@ -4,7 +4,7 @@ A client's logits are log p_group(·|x) + z·Δ, with z its features, centred an
 Δ minimises Σ_j CE_j + λ/2‖Δ‖²: the residual's logits have a prior variance of about 1/λ, so λ means the same for every
 network, and a client with more samples needs less of it.
 
-Each λ and each fold is a problem of its own, and all problems of all clients take the same number of steps. A step
+Each λ is a problem of its own, and all problems of all clients take the same number of steps. A step
 divides the gradient by an upper bound of the curvature (Böhning's, ½Σzzᵀ + λ), which is diagonal in the principal axes
 of the client's features; so there is no step size, and Nesterov's momentum makes few steps enough.
 """
@@ -28,6 +28,9 @@ STEPS = 50
 AXES = 128
 """The largest number of principal axes of a client's features that a residual uses."""
 
+SPARE, ITERATIONS = 16, 4
+"""How many axes more than wanted span the space that is searched for them, and steps of the search."""
+
 ELEMENTS = 1 << 23
 """Logits that all problems of a chunk of clients may have."""
 
@@ -47,9 +50,8 @@ class Axes:
         number = present.sum(dim=1).to(features).view(-1, 1, 1)
         mean = (features * present.unsqueeze(2)).sum(dim=1) / number[:, 0]
         centred = (features - mean.unsqueeze(1)) * present.unsqueeze(2)
-        _, values, axes = torch.linalg.svd(centred, full_matrices=False)
-        scale = (values.square().sum(dim=1) / number[:, 0, 0]).sqrt().clamp_min(1e-6)
-        return cls(mean, axes[:, :AXES].transpose(1, 2) / scale.view(-1, 1, 1))
+        scale = (centred.square().sum(dim=(1, 2)) / number[:, 0, 0]).sqrt().clamp_min(1e-6)
+        return cls(mean, principal_axes(centred)[:, :, :AXES] / scale.view(-1, 1, 1))
 
     def of_each(self, features: Tensor) -> Tensor:
         """Return z with the constant, (clients, samples, axes + 1)."""
@@ -59,6 +61,25 @@ class Axes:
         """Return residuals (clients, axes + 1, classes) on φ itself: weight (clients, features, classes) and bias."""
         weight = self.axes @ residual[:, :-1]
         return weight, residual[:, -1] - (self.mean.unsqueeze(1) @ weight)[:, 0]
+
+
+def principal_axes(centred: Tensor) -> Tensor:
+    """Return the first principal axes of each client's features, (clients, features, axes).
+
+    From (clients, samples, features). Where there are many features, the space that the first axes span is found by
+    iteration from a fixed start, since decomposing all of it takes a GPU longer than a round of training. The axes
+    inside that space are exact, so the columns of z are orthogonal.
+    """
+    features, wanted = centred.shape[2], AXES + SPARE
+    if features <= wanted:
+        space = torch.eye(features).to(centred).expand(len(centred), -1, -1)
+    else:
+        start = torch.randn(features, wanted, generator=torch.Generator().manual_seed(0)).to(centred)
+        space = start.expand(len(centred), -1, -1)
+        for _ in range(ITERATIONS):
+            space = torch.linalg.qr(centred.mT @ (centred @ space)).Q
+    seen = (centred @ space).double()
+    return space @ torch.linalg.eigh(seen.mT @ seen).eigenvectors.flip(2).to(centred)
 
 
 def fit(z: Tensor, offsets: Tensor, labels: Tensor, counted: Tensor, penalties: Tensor) -> Tensor:
@@ -130,23 +151,21 @@ def _padded(clients: list[int], parts: Sequence[Tensor]) -> Padded:
 
 
 def held_out_log_probs(
-    features: Tensor, offsets: Tensor, labels: Tensor, segments: Segments, fold: Tensor, folds: int
+    features: Tensor, offsets: Tensor, labels: Tensor, segments: Segments, held: Tensor
 ) -> Tensor:
-    """Log p(·|x) of every sample by the heads of the other folds, for each λ: (samples, penalties, classes)."""
+    """Log p(·|x) of every sample by heads that have not seen those `held` out: (samples, penalties, classes)."""
     classes, tried = offsets.shape[1], len(PENALTIES)
     found = offsets.new_empty(len(labels), tried, classes)
-    penalties = torch.tensor(PENALTIES).repeat(folds)
-    for chunk in padded(segments, ELEMENTS // (folds * tried * classes)):
+    penalties = torch.tensor(PENALTIES)
+    for chunk in padded(segments, ELEMENTS // (tried * classes)):
         rows = chunk.rows.to(offsets.device)
-        present = chunk.present.to(offsets.device).unsqueeze(2)
-        own_fold = fold[chunk.rows].to(offsets.device).unsqueeze(2)
-        others = ((own_fold != torch.arange(folds, device=rows.device)) & present).repeat_interleave(tried, dim=2)
-        z = Axes.of(features[rows], present[:, :, 0]).of_each(features[rows]) * present
-        residual = fit(z, offsets[rows], labels[rows], others, penalties.expand(len(rows), -1))
-        logits = residual_logits(z, residual).view(*rows.shape, folds, tried, classes)
-        mine = own_fold[..., None, None].expand(-1, -1, 1, tried, classes)
-        own = logits.gather(2, mine)[:, :, 0] + offsets[rows].unsqueeze(2)
-        found[rows[present[:, :, 0]]] = torch.log_softmax(own[present[:, :, 0]], dim=2)
+        present = chunk.present.to(offsets.device)
+        counted = present & ~held[chunk.rows].to(offsets.device)
+        z = Axes.of(features[rows], counted).of_each(features[rows]) * present.unsqueeze(2)
+        problems = counted.unsqueeze(2).expand(-1, -1, tried)
+        residual = fit(z, offsets[rows], labels[rows], problems, penalties.expand(len(rows), -1))
+        logits = residual_logits(z, residual) + offsets[rows].unsqueeze(2)
+        found[rows[present]] = torch.log_softmax(logits[present], dim=2)
     return found
 
 

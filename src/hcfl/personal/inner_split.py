@@ -1,49 +1,119 @@
-"""The inner split: each client's training samples in folds, and the choice by what is held out in turn.
+"""The inner split: training samples that the federation does not train on choose the personal part.
 
-Val is never used: every training sample is held out once and predicted by what the other folds give.
+Val is never used. A client sets samples aside before the first round, since a model that has seen a sample says little
+about others like it: after some rounds a group's model knows its clients' training samples by heart. A few samples of
+one client are a noisy judge, so clients pool what they found: see `Pool`.
 """
 
-from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from math import log
 
 import torch
 from torch import Tensor
 
-from hcfl import rng
+from hcfl.data.federation import Federation
 from hcfl.tiers.client_segments import Segments
+
+SHARE = 0.2
+"""The share of a client's training samples that it sets aside."""
+
+MOST = 50
+"""The largest number of samples that a client sets aside."""
 
 FLOOR = 1e-3
 """The smallest probability that counts: one wrong and certain prediction must not outweigh a hundred right ones."""
 
 
-def fold_of_each(segments: Segments, seed: int, clients: Sequence[int], folds: int) -> Tensor:
-    """Deal each client's samples into folds of equal size at random, (samples,)."""
-    parts = [
-        torch.randperm(samples, generator=rng.torch_generator(seed, "personal folds", client)) % folds
-        for client, samples in zip(clients, segments.sizes, strict=True)
-    ]
-    return torch.cat(parts)
+def number_aside(samples: int) -> int:
+    """Return how many of a client's training samples it sets aside.
+
+    >>> [number_aside(samples) for samples in (1, 3, 20, 1500)]
+    [0, 1, 4, 50]
+    """
+    return min(round(SHARE * samples), MOST, samples - 1)
 
 
-def held_out_score(log_probs: Tensor, labels: Tensor) -> Tensor:
+def set_aside(federation: Federation) -> Federation:
+    """Let each client keep some training samples out of training: its last ones.
+
+    Their order is random, or, where samples have a time, that of time.
+    """
+    numbers = [number_aside(len(rows)) for rows in federation.train]
+    pairs = list(zip(federation.train, numbers, strict=True))
+    train = tuple(rows[: len(rows) - number] for rows, number in pairs)
+    return replace(federation, train=train, aside=tuple(rows[len(rows) - number :] for rows, number in pairs))
+
+
+def together(federation: Federation) -> tuple[Federation, Tensor]:
+    """Return the federation with what was set aside back in training, and which samples of all clients these are."""
+    aside = federation.aside or tuple(rows[:0] for rows in federation.train)
+    pairs = list(zip(federation.train, aside, strict=True))
+    held = torch.cat([torch.arange(len(rows) + len(kept)) >= len(rows) for rows, kept in pairs])
+    return replace(federation, train=tuple(torch.cat(pair) for pair in pairs), aside=None), held
+
+
+def score(log_probs: Tensor, labels: Tensor) -> Tensor:
     """Log max(p(y|x), floor) of the true labels, (samples,), from log p(·|x), (samples, classes)."""
     return log_probs.gather(1, labels.to(log_probs.device).unsqueeze(1))[:, 0].clamp_min(log(FLOOR))
 
 
-def best_candidate(scores: Tensor, segments: Segments) -> Tensor:
-    """Return each client's candidate by its held-out samples, (clients,); column 0 is the group.
+@dataclass(frozen=True)
+class Gains:
+    """By how much candidates beat the group's model on what each client set aside; sums that a client can send."""
 
-    `scores` are (samples, candidates). A candidate must beat the group by more than one standard error of the
-    difference, over the client's own samples; of those that do, the one with the largest mean is taken. A client with
-    few samples therefore stays with its group, unless the difference is large.
+    samples: Tensor
+    """(clients,)."""
+    total: Tensor
+    """(clients, candidates): Σ of the gains."""
+    squares: Tensor
+    """(clients, candidates): Σ of their squares."""
 
-    >>> best_candidate(torch.tensor([[-1.0, -0.5], [-1.0, -0.4], [-1.0, -0.3]]), Segments((3,)))
-    tensor([1])
-    """
-    gain = scores - scores[:, :1]
-    mean = segments.mean(gain)
-    samples = segments.lengths.to(mean).unsqueeze(1)
-    squares = segments.sum((gain - segments.each(mean)) ** 2)
-    error = (squares / (samples * (samples - 1).clamp_min(1))).sqrt()
-    worth = (mean > error) & (samples > 1)
-    return mean.masked_fill(~worth, 0.0).argmax(dim=1)
+    @classmethod
+    def of(cls, scores: Tensor, segments: Segments) -> "Gains":
+        """Sum scores (samples, 1 + candidates), of which column 0 is the group's."""
+        gains = (scores[:, 1:] - scores[:, :1]).double()
+        return cls(segments.lengths.double(), segments.sum(gains), segments.sum(gains.square()))
+
+    @property
+    def mean(self) -> Tensor:
+        """(clients, candidates); 0 of a client without samples."""
+        return self.total / self.samples.clamp_min(1).unsqueeze(1)
+
+
+@dataclass(frozen=True)
+class Pool:
+    """What all clients found of each candidate, (candidates,): mean gain and variances, as a random-effects model."""
+
+    mean: Tensor
+    error: Tensor
+    """The squared standard error of `mean`."""
+    within: Tensor
+    """The variance of the gains of one client's samples."""
+    between: Tensor
+    """The variance of the clients' true means, by DerSimonian and Laird's estimate."""
+
+    @classmethod
+    def of(cls, gains: Gains) -> "Pool":
+        """Estimate from all clients' sums."""
+        each = gains.samples.unsqueeze(1)
+        number, clients = each.sum().clamp_min(1), (each > 0).sum()
+        mean = gains.total.sum(dim=0) / number
+        spread = (each * (gains.mean - mean).square()).sum(dim=0)
+        within = (gains.squares.sum(dim=0) - (each * gains.mean.square()).sum(dim=0)).clamp_min(0)
+        within = within / (number - clients).clamp_min(1)
+        uneven = each.square().sum() / number
+        between = ((spread - (clients - 1) * within) / (number - uneven).clamp_min(1)).clamp_min(0)
+        return cls(mean, within / number + between * uneven / number, within, between)
+
+    def best(self, gains: Gains) -> Tensor:
+        """Return each client's candidate, (clients,); 0 is the group.
+
+        A client's mean gain is drawn towards that of all clients, the more the fewer samples it has and the more alike
+        clients are. What is drawn in counts less one standard error of the mean of all clients, so that a few samples
+        in all are not enough to leave the group. The candidate with the largest gain is taken, if it is positive.
+        """
+        noise = self.within / gains.samples.clamp_min(1).unsqueeze(1)
+        own = self.between / (self.between + noise).clamp_min(1e-12)
+        own = own.masked_fill(gains.samples.unsqueeze(1) == 0, 0.0)
+        expected = own * gains.mean + (1 - own) * (self.mean - self.error.sqrt())
+        return torch.cat([torch.zeros(len(expected), 1), expected], dim=1).argmax(dim=1)

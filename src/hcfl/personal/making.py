@@ -1,6 +1,8 @@
 """Makes clients' personal parts: candidates are scored on what the inner split holds out, and each client takes one."""
 
-from dataclasses import replace
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from math import log
 
 import torch
 from torch import Tensor
@@ -11,14 +13,25 @@ from hcfl.core.state import PersonalPart
 from hcfl.models import Network
 from hcfl.models.ensemble import class_log_probs
 from hcfl.models.inputs import Inputs
-from hcfl.personal.families import Clients, Family, FineTune, Head, Prior
+from hcfl.personal.families import Clients, Family, Head, Prior, WholeModels
 from hcfl.personal.fine_tune import PROXIMAL, Tuning
-from hcfl.personal.inner_split import best_candidate
+from hcfl.personal.inner_split import Gains, Pool, score
 from hcfl.personal.prior import corrected
 from hcfl.tiers.client_segments import Segments
 
-MIXTURE_STEPS = 30
-"""EM steps that find the share of the own prediction in a mixture."""
+SHARES = (0.25, 0.5, 0.75, 1.0)
+"""The shares of the own prediction that mixtures try."""
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """One thing that a client can add to its group's model."""
+
+    family: int
+    number: int
+    """Which of the family's candidates."""
+    share: float = 1.0
+    """Of the own prediction; the rest is the group's."""
 
 
 def families_of(kind: PersonalKind, tuning: Tuning) -> list[Family]:
@@ -27,71 +40,67 @@ def families_of(kind: PersonalKind, tuning: Tuning) -> list[Family]:
         "none": [],
         "prior": [Prior()],
         "head": [Prior(), Head()],
-        "fine-tune": [FineTune(tuning)],
-        "proximal": [FineTune(tuning, penalty) for penalty in PROXIMAL],
-        "mixture": [Prior(), Head(), FineTune(tuning)],
-        "auto": [Prior(), Head(), FineTune(tuning)],
+        "fine-tune": [WholeModels(tuning)],
+        "proximal": [WholeModels(tuning, proximal=penalty) for penalty in PROXIMAL],
+        "mixture": [Prior(), Head(), WholeModels(tuning)],
+        "auto": [Prior(), Head(), WholeModels(tuning, alone=True)],
     }
     return families[kind]
 
 
-def make(kind: PersonalKind, clients: Clients, tuning: Tuning) -> list[PersonalPart]:
-    """Make the personal part of each client from its own training data; `none` where the group serves it as well."""
-    segments, families = clients.segments, families_of(kind, tuning)
-    tables = [clients.scores(family.held_out(clients)) for family in families]
-    table = torch.cat([clients.scores(clients.group.log_probs.unsqueeze(1)), *tables], dim=1)
-    share = torch.ones(len(segments))
-    if kind in ("mixture", "auto"):
-        own = segments.mean(table[:, 1:]).argmax(dim=1) + 1
-        weight, score = mixture_share(table[:, 0], table.gather(1, segments.each(own).unsqueeze(1))[:, 0], segments)
-        rivals = table if kind == "auto" else table[:, :1]
-        column = best_candidate(torch.cat([rivals, score.unsqueeze(1)], dim=1), segments)
-        mixed = column == rivals.shape[1]
-        column, share = torch.where(mixed, own, column), torch.where(mixed, weight, share)
-    else:
-        column = best_candidate(table, segments)
-    made: dict[int, PersonalPart] = {}
-    first = 1
-    for family, scores in zip(families, tables, strict=True):
-        last = first + scores.shape[1]
-        made |= family.parts(clients, {row: at - first for row, at in enumerate(column.tolist()) if first <= at < last})
-        first = last
-    return [_with_share(made.get(row, PersonalPart("none")), float(share[row])) for row in range(len(segments))]
+@dataclass(frozen=True)
+class Scored:
+    """All candidates of some clients, scored on what these set aside."""
+
+    candidates: Sequence[Candidate]
+    gains: Gains
 
 
-def _with_share(part: PersonalPart, share: float) -> PersonalPart:
-    return part if share == 1 else replace(part, kind="mixture", share=share)
+def scored(kind: PersonalKind, clients: Clients, tuning: Tuning) -> Scored:
+    """Score all candidates of a kind: how much better than the group's model they predict what was set aside."""
+    held = clients.held.to(clients.group.log_probs.device)
+    labels, group = clients.labels[held], clients.group.log_probs[held]
+    candidates, columns = [], [score(group, labels)]
+    for place, family in enumerate(families_of(kind, tuning)):
+        for number, log_probs in enumerate(family.held_out(clients)[held].unbind(1)):
+            for share in SHARES if kind == "mixture" else (1.0,):
+                candidates.append(Candidate(place, number, share))
+                columns.append(score(mixed(group, log_probs, share), labels))
+    number_held = clients.segments.sum(clients.held.long()).tolist()
+    return Scored(candidates, Gains.of(torch.stack(columns, dim=1).cpu(), Segments(tuple(number_held))))
 
 
-def mixture_share(group: Tensor, own: Tensor, segments: Segments) -> tuple[Tensor, Tensor]:
-    """Return the share of the own prediction that held-out samples favour, (clients,), and the mixture's scores.
+def make(kind: PersonalKind, clients: Clients, tuning: Tuning, found: Scored, pool: Pool) -> list[PersonalPart]:
+    """Make the personal part of each client from all its training data; `none` where the group serves it as well.
 
-    `group` and `own` are log p(y|x) of the true labels, (samples,). The share maximises the held-out likelihood, with
-    one more sample that speaks for the group.
+    `found` are these clients' candidates, and `pool` is what all clients of the federation found.
     """
-    share = torch.full((len(segments),), 0.5)
+    best = [None if column == 0 else found.candidates[column - 1] for column in pool.best(found.gains).tolist()]
+    made: dict[int, PersonalPart] = {}
+    for place, family in enumerate(families_of(kind, tuning)):
+        chosen = {row: one.number for row, one in enumerate(best) if one is not None and one.family == place}
+        made |= family.parts(clients, chosen)
+    parts = []
+    for row, one in enumerate(best):
+        part = made.get(row, PersonalPart("none"))
+        parts.append(part if one is None or one.share == 1 else replace(part, kind="mixture", share=one.share))
+    return parts
 
-    def joint(share: Tensor) -> tuple[Tensor, Tensor]:
-        each = segments.each(share)
-        return each.log() + own, (1 - each).log() + group
 
-    for _ in range(MIXTURE_STEPS):
-        mine, theirs = joint(share)
-        share = segments.sum(torch.sigmoid(mine - theirs)) / (segments.lengths + 1)
-    return share, torch.logaddexp(*joint(share))
+def mixed(group: Tensor, own: Tensor, share: float) -> Tensor:
+    """Log of (1 − share)·p_group + share·p_own, from their logarithms."""
+    return own if share == 1 else torch.logaddexp(own + log(share), group + log(1 - share))
 
 
 def predict(network: Network, part: PersonalPart, group: Predictions, inputs: Inputs) -> Tensor:
     """Log p(·|x) of one client's samples with its personal part, (samples, classes)."""
     if part.own is not None:
-        own = class_log_probs(network, part.own, inputs)[:, 0]
+        each = class_log_probs(network, part.own, inputs)
+        own = torch.logsumexp(each, dim=1) - log(each.shape[1])
     else:
         offset = torch.zeros(()) if part.bias is None else part.bias
         offset = offset.to(group.log_probs)
         own = corrected(
             group.log_probs, offset if part.weight is None else offset + group.features @ part.weight.to(offset)
         )
-    if part.share == 1:
-        return own
-    share = torch.tensor(part.share)
-    return torch.logaddexp(share.log() + own, (1 - share).log() + group.log_probs)
+    return mixed(group.log_probs, own, part.share)

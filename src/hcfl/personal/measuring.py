@@ -12,10 +12,12 @@ from hcfl.core.predictions import Predictions, kept_models, predictions_of_all
 from hcfl.core.server import shares
 from hcfl.core.setting import Setting
 from hcfl.core.state import ClientScores, ClientState, PersonalPart, ServerState
+from hcfl.models.ensemble import Ensemble
 from hcfl.models.inputs import some
 from hcfl.personal.families import Clients
 from hcfl.personal.fine_tune import Tuning, main_models
-from hcfl.personal.making import make, predict
+from hcfl.personal.inner_split import Pool, together
+from hcfl.personal.making import make, predict, scored
 
 
 @dataclass(frozen=True)
@@ -24,6 +26,8 @@ class PersonalParts:
 
     kind: PersonalKind
     trainer: Trainer
+    start: Ensemble
+    """The model that the federation began with, as a whole model."""
 
     def measure(
         self, setting: Setting, state: ServerState, clients: Mapping[int, ClientState], groups: ClientScores
@@ -31,20 +35,21 @@ class PersonalParts:
         """Make the parts from training data, and measure them on held-out data."""
         federation, network, method = setting.federation, setting.network, setting.method
         everyone = list(range(federation.clients))
-        data = federation.local_data(everyone)
-        seen = predictions_of_all(federation, network, method, state, clients, data.inputs, data.segments)
-        made = make(
-            self.kind,
-            Clients(
-                ids=everyone,
-                data=data,
-                group=seen,
-                class_shares=state.weights @ shares(method, state, federation.classes),
-                models=main_models(state.ensemble, state.weights, kept_models(clients, federation.clients)),
-                seed=setting.seed,
-            ),
-            Tuning(network, self.trainer, setting.sgd),
+        whole, held = together(federation)
+        data = whole.local_data(everyone)
+        seen = predictions_of_all(whole, network, method, state, clients, data.inputs, data.segments)
+        all_clients = Clients(
+            ids=everyone,
+            data=data,
+            held=held,
+            group=seen,
+            class_shares=state.weights @ shares(method, state, federation.classes),
+            models=main_models(state.ensemble, state.weights, kept_models(clients, federation.clients)),
+            seed=setting.seed,
         )
+        tuning = Tuning(network, self.trainer, setting.sgd, self.start)
+        found = scored(self.kind, all_clients, tuning)
+        made = make(self.kind, all_clients, tuning, found, Pool.of(found.gains))
         inputs, segments = held_out_inputs(federation), federation.val_segments
         groups_seen = predictions_of_all(federation, network, method, state, clients, inputs, segments)
         log_probs = groups_seen.log_probs.clone()
@@ -54,5 +59,5 @@ class PersonalParts:
                 mine = Predictions(groups_seen.log_probs[at], groups_seen.features[at])
                 log_probs[at] = predict(network, part, mine, some(inputs, at))
         right = right_of(log_probs, federation.y[federation.val_rows], segments)
-        found = replace(groups, personal=right, kinds=tuple(part.kind for part in made))
-        return found, dict(enumerate(made))
+        with_parts = replace(groups, personal=right, kinds=tuple(part.kind for part in made))
+        return with_parts, dict(enumerate(made))

@@ -96,4 +96,6 @@ def restored(folder: Path, rows: Sequence[Row], state: RunState) -> Best | None:
         found = read(folder)
     except DamagedError:
         return None
-    return found if found is not None and found.round == row["round"] else None
+    if found is None or found.round != row["round"]:
+        return None
+    return replace(found, state=found.state.to(state.device))

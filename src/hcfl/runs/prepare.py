@@ -40,11 +40,12 @@ from hcfl.models import (
     default_model,
     kernels,
 )
-from hcfl.models.ensemble import initialise
+from hcfl.models.ensemble import Ensemble, initialise
 from hcfl.models.layers import has_kernels
 from hcfl.models.network import described_error
 from hcfl.models.precision import check_precision
 from hcfl.models.tasks import AnyTask, Classification, OwnLikelihood, Task
+from hcfl.personal.inner_split import set_aside, together
 from hcfl.personal.measuring import PersonalParts
 from hcfl.privacy.rules import check_model, settled
 from hcfl.runs import memory_estimate
@@ -126,7 +127,7 @@ def prepare(
         identical=method.traits.weighting.assigned_by_server or federation.groups is not None,
     )
     network = replace(network, half=config.precision == "bf16", task=task)
-    federation = federation.to(device)
+    federation = ready_for_parts(federation, config).to(device)
     setting = Setting(
         federation=federation,
         method=method,
@@ -139,7 +140,7 @@ def prepare(
         evaluate_every=config.evaluation.evaluate_every,
         seed=config.seed,
         admission=config.admission,
-        personal=personal_of(config),
+        personal=personal_of(config, ensemble.to(device)),
         personal_every=config.personal.personal_every,
         attackers=attackers_of(config, federation),
         backdoor=backdoor_of(config, federation),
@@ -295,11 +296,19 @@ def _batched(config: Config) -> Batched:
     return Batched(bool(config.compile), recorder)
 
 
-def personal_of(config: Config) -> PersonalParts | None:
+def ready_for_parts(federation: Federation, config: Config) -> Federation:
+    """Let clients set samples aside where they make personal parts, which those of private runs do not."""
+    whole = federation if federation.aside is None else together(federation)[0]
+    parts = config.personal.kind != "none" and config.privacy.mode == "none"
+    return set_aside(whole) if parts else whole
+
+
+def personal_of(config: Config, start: Ensemble) -> PersonalParts | None:
     """Build the maker of personal parts, which trains whole models as the engine does; None where there are none."""
     if config.personal.kind == "none":
         return None
-    return PersonalParts(config.personal.kind, _batched(config).train if config.engine == "batched" else train)
+    trainer = _batched(config).train if config.engine == "batched" else train
+    return PersonalParts(config.personal.kind, trainer, replace(start.select([0]), topology="full"))
 
 
 SMALL_CLIENT = 128

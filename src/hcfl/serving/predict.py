@@ -123,7 +123,7 @@ def of_client(run: Run, name: Any) -> Blend:
     state = run.served if part is None else run.state
     server, known = state.server, state.clients.get(client)
     if part is not None and part.own is not None and part.share == 1:
-        return Blend(part.own, torch.ones(1), run.federation.scaling)
+        return Blend(part.own, torch.full((part.own.clusters,), 1 / part.own.clusters), run.federation.scaling)
     if known is not None and known.own is not None:
         return Blend(known.own, torch.ones(1), run.federation.scaling, personal=part)
     components = run.method.uniform_components(len(server.clusters))

@@ -59,22 +59,21 @@ class Personal(nn.Module):
     def __init__(self, network: Network, part: PersonalPart) -> None:
         super().__init__()
         self.share = part.share
-        self.model = None
-        if part.own is not None:
-            extractor = _filled(network.extractor, part.own.extractor(0))
-            self.model = nn.Sequential(extractor, _filled(network.head, row(part.own.heads, 0)))
+        self.models = nn.ModuleList()
+        for number in range(0 if part.own is None else part.own.clusters):
+            extractor = _filled(network.extractor, part.own.extractor(number))
+            self.models.append(nn.Sequential(extractor, _filled(network.head, row(part.own.heads, number))))
         self.register_buffer("bias", torch.zeros(1) if part.bias is None else part.bias.clone())
         self.register_buffer("weight", torch.zeros(1, 1) if part.weight is None else part.weight.clone())
         self.on_features = part.weight is not None
 
     def forward(self, x: Tensor, features: Tensor, group: Tensor) -> Tensor:
         """(1 − s)·p_group + s·p_own."""
-        if self.model is not None:
-            logits = self.model(x)
+        if len(self.models):
+            own = torch.stack([torch.softmax(model(x), dim=1) for model in self.models]).mean(dim=0)
         else:
             logits = group.clamp_min(SMALLEST).log() + self.bias
-            logits = logits + features @ self.weight if self.on_features else logits
-        own = torch.softmax(logits, dim=1)
+            own = torch.softmax(logits + features @ self.weight if self.on_features else logits, dim=1)
         return own if self.share == 1 else self.share * own + (1 - self.share) * group
 
 
