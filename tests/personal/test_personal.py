@@ -1,4 +1,4 @@
-"""Personal parts: the arithmetic by hand, the choice by the inner split, and what they must never do."""
+"""Personal parts: the arithmetic by hand, the choice by what was set aside, and what they must never do."""
 
 import csv
 from dataclasses import replace
@@ -23,8 +23,8 @@ from hcfl.models.ensemble import Copies
 from hcfl.personal import heads, prior
 from hcfl.personal.families import Clients
 from hcfl.personal.fine_tune import Tuning, main_models
-from hcfl.personal.inner_split import best_candidate, fold_of_each
-from hcfl.personal.making import make, mixture_share, predict
+from hcfl.personal.inner_split import Gains, Pool, number_aside, set_aside, together
+from hcfl.personal.making import gains_of, make, predict
 from hcfl.personal.measuring import PersonalParts
 from hcfl.tiers.client_segments import Segments
 from helpers import blobs, setting, start
@@ -73,39 +73,88 @@ def test_heads_are_the_minimum_of_the_penalised_loss(penalty):
     assert value == pytest.approx(float(best.fun), rel=2e-3)
 
 
-def test_a_fold_is_predicted_by_heads_that_have_not_seen_it():
-    """Change a fold's labels: its own predictions stay, those of the other folds do not."""
+def test_heads_have_not_seen_what_is_held_out():
+    """Change the labels of what is held out: its predictions stay. Change others: they do not."""
     generator = torch.Generator().manual_seed(2)
     features, labels = torch.randn(40, 4, generator=generator), torch.randint(3, (40,), generator=generator)
     offsets, segments = torch.zeros(40, 3), Segments((25, 15))
-    fold = fold_of_each(segments, 0, [0, 1], 4)
-    before = heads.held_out_log_probs(features, offsets, labels, segments, fold, 4)
-    after = heads.held_out_log_probs(
-        features, offsets, torch.where(fold == 1, (labels + 1) % 3, labels), segments, fold, 4
-    )
-    assert_close(before[fold == 1], after[fold == 1])
-    assert not torch.allclose(before[fold != 1], after[fold != 1], atol=1e-3)
+    held = torch.arange(40) % 5 == 0
+    before = heads.held_out_log_probs(features, offsets, labels, segments, held)
+    after = heads.held_out_log_probs(features, offsets, torch.where(held, (labels + 1) % 3, labels), segments, held)
+    assert_close(before[held], after[held])
+    after = heads.held_out_log_probs(features, offsets, torch.where(held, labels, (labels + 1) % 3), segments, held)
+    assert not torch.allclose(before[held], after[held], atol=1e-3)
 
 
-def test_the_choice_needs_more_than_one_standard_error():
-    group = torch.full((4,), -1.0)
-    noisy = torch.tensor([-0.2, -1.8, -0.2, -1.7])  # better by 0.025 on average, with an error of 0.43
-    clear = torch.tensor([-0.9, -0.9, -0.8, -0.9])
-    table = torch.stack([group, noisy, clear], dim=1)
-    assert best_candidate(table[:, :2], Segments((4,))).tolist() == [0]
-    assert best_candidate(table, Segments((4,))).tolist() == [2]
-    assert best_candidate(table, Segments((1, 3))).tolist() == [0, 2]  # one sample has no error to compare with
+def test_axes_of_many_features_are_those_of_a_full_decomposition():
+    generator = torch.Generator().manual_seed(4)
+    scales = torch.arange(1, 301).float() ** -1.0
+    features = torch.randn(2, 400, 300, generator=generator) * scales
+    centred = features - features.mean(dim=1, keepdim=True)
+    axes = heads.principal_axes(centred)[:, :, : heads.AXES]
+    z = centred @ axes
+    products = z.mT @ z
+    spread = torch.diagonal(products, dim1=1, dim2=2)
+    off = products - torch.diag_embed(spread)
+    assert float(off.abs().max()) < 1e-4 * float(spread.max())  # what `fit` relies on
+    exact = torch.linalg.svdvals(centred)[:, : heads.AXES].square()
+    assert_close(spread[:, :50], exact[:, :50], rtol=1e-3, atol=0)
+    assert_close(spread.sum(dim=1), exact.sum(dim=1), rtol=1e-2, atol=0)
 
 
-def test_the_share_of_a_mixture_follows_the_held_out_likelihood():
-    right, wrong = torch.full((9,), log(0.8)), torch.full((9,), log(0.2))
-    share, _ = mixture_share(wrong, right, Segments((9,)))
-    assert float(share) == pytest.approx(0.9, abs=0.06)  # nine samples for the own, one for the group: near 9/10
-    share, _ = mixture_share(right, wrong, Segments((9,)))
-    assert float(share) < 0.01
-    share, score = mixture_share(torch.cat([right, wrong]), torch.cat([wrong, right]), Segments((18,)))
-    assert 0.4 < float(share) < 0.5  # as many for the one as for the other, and one more for the group
-    assert float(score.mean()) == pytest.approx(log(0.5), abs=0.01)
+def test_a_client_sets_aside_its_last_training_samples(shifted):
+    apart = set_aside(shifted)
+    assert [len(rows) for rows in apart.aside] == [number_aside(len(rows)) for rows in shifted.train]
+    for rows, train_rows, aside in zip(shifted.train, apart.train, apart.aside, strict=True):
+        assert torch.equal(torch.cat([train_rows, aside]), rows)
+    whole, held = together(apart)
+    assert [rows.tolist() for rows in whole.train] == [rows.tolist() for rows in shifted.train]
+    assert int(held.sum()) == sum(len(rows) for rows in apart.aside)
+
+
+def found(*means, samples, spread=0.0):
+    """Gains of one candidate: clients with these means, and samples that lie `spread` around them."""
+    number = torch.tensor(samples, dtype=torch.float64)
+    mean = torch.tensor(means, dtype=torch.float64)
+    return Gains(number, (number * mean).unsqueeze(1), (number * (mean.square() + spread**2)).unsqueeze(1))
+
+
+def test_the_pool_is_a_random_effects_estimate():
+    """Two clients with four samples each: means 1 and 3, samples ± 1 around them."""
+    pool = Pool.of(found(1.0, 3.0, samples=(4, 4), spread=1.0))
+    assert float(pool.mean) == pytest.approx(2.0)
+    assert float(pool.within) == pytest.approx(8 / 6)  # eight squares of 1, and two means were estimated
+    # Σ n(m − M)² = 8 = (I − 1)·within + between·(N − Σn²/N), with N − Σn²/N = 4
+    assert float(pool.between) == pytest.approx((8 - 8 / 6) / 4)
+    assert float(pool.error) == pytest.approx((8 / 6) / 8 + (8 - 8 / 6) / 4 / 2)
+
+
+def test_clients_that_are_alike_choose_together():
+    alike = found(*[0.1] * 10, samples=(4,) * 10, spread=0.2)  # 0.1 ± 0.03 in all, ± 0.1 for each
+    assert Pool.of(alike).best(alike).tolist() == [1] * 10
+    few = found(0.1, 0.1, samples=(2, 2), spread=0.4)  # 0.1 ± 0.28
+    assert Pool.of(few).best(few).tolist() == [0, 0]
+
+
+def test_clients_that_differ_choose_apart():
+    mixed = found(1.0, -1.0, 1.0, -1.0, samples=(50,) * 4, spread=0.3)
+    assert Pool.of(mixed).best(mixed).tolist() == [1, 0, 1, 0]
+    nothing = found(1.0, 1.0, 1.0, 0.0, samples=(50, 50, 50, 0), spread=0.3)  # the last one set nothing aside
+    assert Pool.of(nothing).best(nothing).tolist() == [1, 1, 1, 1]
+
+
+def test_gains_that_no_client_can_have_found_are_refused():
+    honest = found(0.5, samples=(4,), spread=0.1)
+    assert honest.possible(1)
+    assert not honest.possible(2)
+    for lie in (
+        replace(honest, samples=torch.tensor([1e6], dtype=torch.float64)),
+        replace(honest, total=torch.tensor([[1e6]], dtype=torch.float64)),
+        replace(honest, total=torch.tensor([[float("nan")]], dtype=torch.float64)),
+        replace(honest, squares=torch.tensor([[0.0]], dtype=torch.float64)),
+        replace(honest, total=torch.tensor([[2]])),
+    ):
+        assert not lie.possible(1)
 
 
 def test_a_mixture_predicts_between_group_and_own():
@@ -125,17 +174,19 @@ def shifted():
     return Federation.from_arrays(x, y, client=client, val_share=0.2)
 
 
-def played(federation, name, number=3, **changes):
+def played(federation, name, number=3, kind=None, trainer=train):
     method = build(name)
-    chosen = setting(federation, method, **changes)
     _, ensemble = start(federation, method)
+    first = replace(ensemble.select([0]), topology="full")
+    apart = set_aside(federation)
+    chosen = setting(apart, method, personal=None if kind is None else PersonalParts(kind, trainer, first))
     return chosen, list(rounds.play(chosen, rounds.begin(chosen, ensemble), number))[-1]
 
 
 @pytest.mark.parametrize("kind", ["prior", "auto"])
 def test_the_federation_is_the_same_with_and_without_personal_parts(shifted, kind):
     _, (plain, before) = played(shifted, "hcfl+(fedrc)")
-    _, (state, record) = played(shifted, "hcfl+(fedrc)", personal=PersonalParts(kind, train))
+    _, (state, record) = played(shifted, "hcfl+(fedrc)", kind=kind)
     assert (record.val, record.test, record.cluster_sizes) == (before.val, before.test, before.cluster_sizes)
     for name, tensor in plain.server.ensemble.heads.items():
         assert_close(tensor, state.server.ensemble.heads[name], rtol=0, atol=0)
@@ -145,7 +196,7 @@ def test_the_federation_is_the_same_with_and_without_personal_parts(shifted, kin
 
 
 def test_a_client_with_many_samples_leaves_a_group_that_does_not_fit(shifted):
-    _, (state, record) = played(shifted, "fedavg", personal=PersonalParts("head", train))
+    _, (state, record) = played(shifted, "fedavg", kind="head")
     badly = state.scores.right / state.scores.samples < 0.5
     assert badly.any()  # one model cannot serve clients that contradict each other
     assert set(np.array(state.scores.kinds)[badly.numpy()]) == {"head"}
@@ -157,8 +208,8 @@ def test_val_is_never_looked_at(shifted):
     """With all held-out labels changed, the same parts are made."""
     y = shifted.y.clone()
     y[shifted.val_rows] = (y[shifted.val_rows] + 1) % 3
-    one = played(shifted, "fedavg", personal=PersonalParts("auto", train))[1][0]
-    two = played(replace(shifted, y=y), "fedavg", personal=PersonalParts("auto", train))[1][0]
+    one = played(shifted, "fedavg", kind="auto")[1][0]
+    two = played(replace(shifted, y=y), "fedavg", kind="auto")[1][0]
     assert one.scores.kinds == two.scores.kinds
     for client in range(5):
         assert one.personal[client].share == two.personal[client].share
@@ -169,23 +220,30 @@ def test_val_is_never_looked_at(shifted):
 @pytest.mark.parametrize("name", ["fedavg", "hcfl+(fedem)"])
 def test_clients_together_and_one_by_one_make_the_same_parts(shifted, name):
     chosen, (state, _) = played(shifted, name)
-    data = shifted.local_data(range(5))
+    whole, held = together(chosen.federation)
+    data = whole.local_data(range(5))
     seen = predictions_of_all(
-        shifted, chosen.network, chosen.method, state.server, state.clients, data.inputs, data.segments
+        whole, chosen.network, chosen.method, state.server, state.clients, data.inputs, data.segments
     )
     shares = torch.full((5, 3), 1 / 3)
     models = main_models(state.server.ensemble, state.server.weights, kept_models(state.clients, 5))
-    tuning = Tuning(chosen.network, Batched().train, chosen.sgd)
-    together = make("auto", Clients(range(5), data, seen, shares, models, 0), tuning)
+    first = replace(start(shifted, chosen.method)[1].select([0]), topology="full")
+    tuning = Tuning(chosen.network, Batched().train, chosen.sgd, first)
+    everyone = Clients(range(5), data, held, seen, shares, models, 0)
+    gains = gains_of("auto", everyone, tuning)
+    pool = Pool.of(gains)
+    made = make("auto", everyone, tuning, gains, pool)
     ends = np.cumsum((0, *data.segments.sizes))
-    for client, (first, last) in enumerate(pairwise(ends)):
-        mine = Predictions(seen.log_probs[first:last], seen.features[first:last])
+    for client, (one, last) in enumerate(pairwise(ends)):
+        mine = Predictions(seen.log_probs[one:last], seen.features[one:last])
         own = Copies.stack([models.of(client)])
-        alone = Clients([client], shifted.local_data([client]), mine, shares[[client]], own, 0)
-        (part,) = make("auto", alone, replace(tuning, trainer=train))
-        assert part.kind == together[client].kind
-        one = predict(chosen.network, part, mine, alone.data.inputs)
-        assert_close(one, predict(chosen.network, together[client], mine, alone.data.inputs), rtol=1e-3, atol=1e-3)
+        alone = Clients([client], whole.local_data([client]), held[one:last], mine, shares[[client]], own, 0)
+        plain = replace(tuning, trainer=train)
+        (part,) = make("auto", alone, plain, gains_of("auto", alone, plain), pool)
+        assert part.kind == made[client].kind
+        predicted = predict(chosen.network, part, mine, alone.data.inputs)
+        both = predict(chosen.network, made[client], mine, alone.data.inputs)
+        assert_close(predicted, both, rtol=1e-3, atol=1e-3)
 
 
 def test_ten_clients_with_twenty_samples_each_are_not_hurt():
@@ -194,7 +252,7 @@ def test_ten_clients_with_twenty_samples_each_are_not_hurt():
     for seed in range(3):
         client = np.random.default_rng(seed).permutation(len(y)) % 10
         federation = Federation.from_arrays(x * 0.25, y, client=client, val_share=0.3, seed=seed)
-        _, (state, _) = played(federation, "fedavg", 8, personal=PersonalParts("auto", Batched().train))
+        _, (state, _) = played(federation, "fedavg", 8, kind="auto", trainer=Batched().train)
         lost += float((state.scores.right - state.scores.personal).sum() / state.scores.samples.sum()) / 3
     assert lost < 0.02
 

@@ -27,8 +27,9 @@ from hcfl.models.ensemble import Ensemble, embed, outputs_of
 from hcfl.models.inputs import Inputs, Scaled
 from hcfl.models.precision import threads
 from hcfl.personal.families import Clients
-from hcfl.personal.fine_tune import Tuning, main_models
-from hcfl.personal.making import make, predict
+from hcfl.personal.fine_tune import main_models
+from hcfl.personal.inner_split import together
+from hcfl.personal.making import predict
 from hcfl.personal.measuring import PersonalParts
 from hcfl.privacy.rules import NOISED
 from hcfl.privacy.sums import Parts, one_vote_each, summands
@@ -111,16 +112,21 @@ def _measured(task: Task, context: Context) -> Measured:
         at = _located(task, context)
         with threads(at.prepared.threads):
             mine, setting = at.prepared.mine, at.prepared.setting
-            held_out = measure(setting, at.broadcast, task.client, at.state, mine)
-            personal = None
+            right, samples = measure(setting, at.broadcast, task.client, at.state, mine)[0].tolist()
+            answer = replace(answer, right=right, samples=int(samples))
             if isinstance(setting.personal, PersonalParts):
-                part = make_part(setting, setting.personal, at.broadcast, task.client, at.state, mine)
+                alone = _alone(setting, at.broadcast, task.client, at.state, mine)
+                if task.pool is None:
+                    gains = setting.personal.gains(setting, alone)
+                    at.store.save_gains(gains)
+                    return replace(answer, gains=gains)
+                part = setting.personal.part(setting, alone, at.store.load_gains(), task.pool)
                 at.store.save_personal(part)
                 personal = measure(setting, at.broadcast, task.client, at.state, mine, part)[0, 0]
+                answer = replace(answer, personal=int(personal))
     except InputError as error:
         return replace(answer, problem=str(error))
-    right, samples = held_out[0].tolist()
-    return replace(answer, right=right, samples=int(samples), personal=None if personal is None else int(personal))
+    return answer
 
 
 def _upload(task: Task, context: Context, protect: "Callable[[_Done], Parts]") -> Upload:
@@ -169,7 +175,9 @@ def _prepared(common: Common, client: int, node: str) -> _Prepared:
     """Build what a client needs in every round; simulated clients that share a process keep it."""
     config = Config.from_yaml(common.config)
     mine = held_by(common, config, client, json.loads(node))
-    return _Prepared(mine, prepare(config, mine.federation).setting, config.threads)
+    setting = prepare(config, mine.federation).setting
+    # Clients that make personal parts have set samples aside.
+    return _Prepared(replace(mine, federation=setting.federation), setting, config.threads)
 
 
 @dataclass(frozen=True)
@@ -297,23 +305,17 @@ def _scored(
     return torch.tensor([[float(task.score(mixed, answers).sum()), float(len(inputs))]])
 
 
-def make_part(
-    setting: Setting,
-    personal: PersonalParts,
-    broadcast: Broadcast,
-    client: int,
-    state: ClientState | None,
-    mine: Mine,
-) -> PersonalPart:
-    """Make the client's personal part from its training data and the models that a run ends with."""
-    data = mine.federation.local_data([0])
+def _alone(setting: Setting, broadcast: Broadcast, client: int, state: ClientState | None, mine: Mine) -> Clients:
+    """Return the client as its personal part is made: its training data, and what its group's model says of them."""
+    whole, held = together(mine.federation)
+    data = whole.local_data([0])
     weights = catch_up(setting.method, broadcast, client, state, data.segments).client
-    clients = Clients(
+    return Clients(
         ids=[client],
         data=data,
+        held=held,
         group=look(setting, broadcast, client, state, data.inputs),
         class_shares=weights @ broadcast.class_shares,
         models=main_models(broadcast.ensemble, weights, [None if state is None else state.own]),
         seed=setting.seed,
     )
-    return make(personal.kind, clients, Tuning(setting.network, personal.trainer, setting.sgd))[0]

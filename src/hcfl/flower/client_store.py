@@ -15,6 +15,7 @@ from torch import Tensor
 from hcfl.core.state import ClientState, PersonalPart
 from hcfl.errors import InputError
 from hcfl.models.ensemble import Ensemble
+from hcfl.personal.inner_split import Gains
 from hcfl.runs import state_file
 
 FORMAT = 2
@@ -102,6 +103,17 @@ class ClientStore:
         what = f"personal part of client {self.client!r} ({self._personal})"
         return state_file.read(PersonalPart, self._personal, FORMAT, what)
 
+    def save_gains(self, gains: Gains) -> None:
+        """Keep what was found of the candidates for the personal part, until it is made."""
+        self.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        state_file.write(self._gains, gains, FORMAT)
+
+    def load_gains(self) -> Gains | None:
+        """Return what was found of the candidates."""
+        if not self._gains.exists():
+            return None
+        return state_file.read(Gains, self._gains, FORMAT, f"gains of client {self.client!r} ({self._gains})")
+
     def load_upload(self, round_: int) -> Mapping[str, Tensor] | None:
         """Return what was sent in a round, if it was; nothing is sent for rounds before that any more."""
         if not self._upload.exists():
@@ -130,6 +142,10 @@ class ClientStore:
     @property
     def _personal(self) -> Path:
         return self.folder / "personal.safetensors"
+
+    @property
+    def _gains(self) -> Path:
+        return self.folder / "gains.safetensors"
 
     @property
     def _anchor(self) -> Path:

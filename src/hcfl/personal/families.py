@@ -63,11 +63,16 @@ class Clients:
 class Family(Protocol):
     """Candidates of one kind, which differ in strength."""
 
-    def held_out(self, clients: Clients) -> Tensor:
+    @property
+    def size(self) -> int:
+        """The number of candidates."""
+        ...
+
+    def held_out(self, clients: Clients, tuning: Tuning) -> Tensor:
         """Log p(·|x) by what is fitted to the other samples, (samples, candidates, classes); only of those held out."""
         ...
 
-    def parts(self, clients: Clients, chosen: Mapping[int, int]) -> dict[int, PersonalPart]:
+    def parts(self, clients: Clients, tuning: Tuning, chosen: Mapping[int, int]) -> dict[int, PersonalPart]:
         """Make the parts of some clients, by their position, from all their training data: which candidate each has."""
         ...
 
@@ -76,14 +81,16 @@ class Family(Protocol):
 class Prior:
     """The client's class frequencies in place of its group's, as a whole or by half."""
 
-    def held_out(self, clients: Clients) -> Tensor:
+    size = len(prior.STRENGTHS)
+
+    def held_out(self, clients: Clients, tuning: Tuning) -> Tensor:
         """Correct by the frequencies of what is not held out."""
         offsets = prior.correction(clients.counts(~clients.held), clients.class_shares)
         each = clients.segments.each(offsets).to(clients.group.log_probs).unsqueeze(1)
         strengths = torch.tensor(prior.STRENGTHS).to(each).view(1, -1, 1)
         return prior.corrected(clients.group.log_probs.unsqueeze(1), strengths * each)
 
-    def parts(self, clients: Clients, chosen: Mapping[int, int]) -> dict[int, PersonalPart]:
+    def parts(self, clients: Clients, tuning: Tuning, chosen: Mapping[int, int]) -> dict[int, PersonalPart]:
         """Return the offsets of the classes."""
         offsets = prior.correction(clients.counts(torch.ones_like(clients.held)), clients.class_shares)
         return {
@@ -95,14 +102,14 @@ class Prior:
 class Head:
     """An own head: a residual to what the prior corrected by half, held near it by a penalty."""
 
-    def held_out(self, clients: Clients) -> Tensor:
+    size = len(heads.PENALTIES)
+
+    def held_out(self, clients: Clients, tuning: Tuning) -> Tensor:
         """Fit a head for each penalty."""
         offsets, _ = self._start(clients, ~clients.held)
-        return heads.held_out_log_probs(
-            clients.group.features, offsets, clients.labels, clients.segments, clients.held
-        )
+        return heads.held_out_log_probs(clients.group.features, offsets, clients.labels, clients.segments, clients.held)
 
-    def parts(self, clients: Clients, chosen: Mapping[int, int]) -> dict[int, PersonalPart]:
+    def parts(self, clients: Clients, tuning: Tuning, chosen: Mapping[int, int]) -> dict[int, PersonalPart]:
         """Fit all heads at once; those that were not chosen are dropped."""
         if not chosen:
             return {}
@@ -122,11 +129,15 @@ class Head:
 class WholeModels:
     """Whole models: the group's, trained on; the one that the client trains alone; and the mean of two such models."""
 
-    tuning: Tuning
     alone: bool = False
     """Whether clients also train alone."""
     proximal: float = 0.0
     """λ of λ/2‖θ − θ_group‖², which holds the own model near the group's (Ditto)."""
+
+    @property
+    def size(self) -> int:
+        """The number of candidates."""
+        return len(self.candidates)
 
     @property
     def candidates(self) -> list[tuple[int | None, int | None]]:
@@ -137,25 +148,26 @@ class WholeModels:
         last = len(ALONE) - 1
         return [*tuned, *[(None, stage) for stage in range(len(ALONE))], *[(stage, last) for stage, _ in tuned]]
 
-    def held_out(self, clients: Clients) -> Tensor:
+    def held_out(self, clients: Clients, tuning: Tuning) -> Tensor:
         """Train on what is not held out, and predict everything after each stage."""
         kept = [rows[~clients.held[rows]] for rows in clients.rows]
-        tuned = self._predicted(clients, self._trained(clients, kept, range(len(kept)), alone=False))
-        alone = self._predicted(clients, self._trained(clients, kept, range(len(kept)), True)) if self.alone else []
+        everyone = range(len(kept))
+        tuned = _predicted(clients, tuning, self._trained(clients, tuning, kept, everyone, alone=False))
+        alone = _predicted(clients, tuning, self._trained(clients, tuning, kept, everyone, True)) if self.alone else []
         found = []
         for on, off in self.candidates:
             parts = [*([] if on is None else [tuned[on]]), *([] if off is None else [alone[off]])]
             found.append(torch.logsumexp(torch.stack(parts), dim=0) - log(len(parts)))
         return torch.stack(found, dim=1)
 
-    def parts(self, clients: Clients, chosen: Mapping[int, int]) -> dict[int, PersonalPart]:
+    def parts(self, clients: Clients, tuning: Tuning, chosen: Mapping[int, int]) -> dict[int, PersonalPart]:
         """Train on all samples, as long as was chosen."""
         which = {row: self.candidates[number] for row, number in chosen.items()}
         models: dict[int, list[Ensemble]] = {row: [] for row in chosen}
         for place, alone in ((0, False), (1, True)):
             last = {row: stages[place] for row, stages in which.items() if stages[place] is not None}
             rows = [clients.rows[row] for row in last]
-            for stage, found in enumerate(self._trained(clients, rows, list(last), alone) if last else ()):
+            for stage, found in enumerate(self._trained(clients, tuning, rows, list(last), alone) if last else ()):
                 for position, (row, stop) in enumerate(last.items()):
                     if stop == stage:
                         models[row].append(found.of(position).map(torch.clone))
@@ -171,29 +183,30 @@ class WholeModels:
         return "proximal" if self.proximal else "fine-tune"
 
     def _trained(
-        self, clients: Clients, samples: Sequence[Tensor], rows: Sequence[int], alone: bool
+        self, clients: Clients, tuning: Tuning, samples: Sequence[Tensor], rows: Sequence[int], alone: bool
     ) -> Iterator[Copies]:
         """Train some clients' models on some of their samples, and give them after each stage."""
         if alone:
-            start = Copies.stack([self.tuning.start] * len(rows))
+            start = Copies.stack([tuning.start] * len(rows))
         else:
             start = clients.models.map(lambda tensor: tensor[list(rows)])
-        purposes = [("personal training", clients.ids[row], int(alone), len(mine)) for row, mine in zip(rows, samples, strict=True)]
+        purposes = [("personal training", int(alone), clients.ids[row]) for row in rows]
         course = Course(start, samples, clients.seed, purposes)
-        return self.tuning.stages(clients.data, course, ALONE if alone else EPOCHS, self.proximal)
+        return tuning.stages(clients.data, course, ALONE if alone else EPOCHS, self.proximal)
 
-    def _predicted(self, clients: Clients, stages: Iterator[Copies]) -> list[Tensor]:
-        """Log p(·|x) of every sample after each stage, (samples, classes) each."""
-        inputs, found = clients.data.inputs, []
-        for models in stages:
-            log_probs = torch.zeros_like(clients.group.log_probs)
-            for client, mine in enumerate(clients.rows):
-                at = mine[clients.held[mine]]
-                if len(at):
-                    own = class_log_probs(self.tuning.network, models.of(client), some(inputs, at.to(inputs.device)))
-                    log_probs[at.to(log_probs.device)] = own[:, 0]
-            found.append(log_probs)
-        return found
+
+def _predicted(clients: Clients, tuning: Tuning, stages: Iterator[Copies]) -> list[Tensor]:
+    """Log p(·|x) of every sample that is held out, after each stage, (samples, classes) each."""
+    inputs, found = clients.data.inputs, []
+    for models in stages:
+        log_probs = torch.zeros_like(clients.group.log_probs)
+        for client, mine in enumerate(clients.rows):
+            at = mine[clients.held[mine]]
+            if len(at):
+                own = class_log_probs(tuning.network, models.of(client), some(inputs, at.to(inputs.device)))
+                log_probs[at.to(log_probs.device)] = own[:, 0]
+        found.append(log_probs)
+    return found
 
 
 def _side_by_side(models: Sequence[Ensemble]) -> Ensemble:

@@ -58,9 +58,7 @@ class Tuning:
     start: Ensemble
     """The model that the federation began with."""
 
-    def stages(
-        self, data: LocalData, course: Course, epochs: Sequence[int], proximal: float = 0.0
-    ) -> Iterator[Copies]:
+    def stages(self, data: LocalData, course: Course, epochs: Sequence[int], proximal: float = 0.0) -> Iterator[Copies]:
         """Train on, held near the start by the proximal term, and give the models after each number of epochs."""
         segments = Segments(tuple(len(rows) for rows in course.samples))
         samples = torch.cat(list(course.samples))

@@ -79,7 +79,8 @@ def principal_axes(centred: Tensor) -> Tensor:
         for _ in range(ITERATIONS):
             space = torch.linalg.qr(centred.mT @ (centred @ space)).Q
     seen = (centred @ space).double()
-    return space @ torch.linalg.eigh(seen.mT @ seen).eigenvectors.flip(2).to(centred)
+    axes: Tensor = torch.linalg.eigh(seen.mT @ seen).eigenvectors
+    return space @ axes.flip(2).to(centred)
 
 
 def fit(z: Tensor, offsets: Tensor, labels: Tensor, counted: Tensor, penalties: Tensor) -> Tensor:
@@ -150,9 +151,7 @@ def _padded(clients: list[int], parts: Sequence[Tensor]) -> Padded:
     return Padded(clients, rows, torch.arange(rows.shape[1]) < lengths.unsqueeze(1))
 
 
-def held_out_log_probs(
-    features: Tensor, offsets: Tensor, labels: Tensor, segments: Segments, held: Tensor
-) -> Tensor:
+def held_out_log_probs(features: Tensor, offsets: Tensor, labels: Tensor, segments: Segments, held: Tensor) -> Tensor:
     """Log p(·|x) of every sample by heads that have not seen those `held` out: (samples, penalties, classes)."""
     classes, tried = offsets.shape[1], len(PENALTIES)
     found = offsets.new_empty(len(labels), tried, classes)

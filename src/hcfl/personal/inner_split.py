@@ -5,6 +5,7 @@ about others like it: after some rounds a group's model knows its clients' train
 one client are a noisy judge, so clients pool what they found: see `Pool`.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from math import log
 
@@ -73,6 +74,24 @@ class Gains:
         """Sum scores (samples, 1 + candidates), of which column 0 is the group's."""
         gains = (scores[:, 1:] - scores[:, :1]).double()
         return cls(segments.lengths.double(), segments.sum(gains), segments.sum(gains.square()))
+
+    @classmethod
+    def join(cls, each: Sequence["Gains"]) -> "Gains":
+        """Put what several clients found together."""
+        return cls(
+            *(torch.cat(parts) for parts in zip(*((one.samples, one.total, one.squares) for one in each), strict=True))
+        )
+
+    def possible(self, candidates: int) -> bool:
+        """Whether one client can have found this: a gain is at most −log of the floor, and squares follow from it."""
+        shapes = [(tensor.dtype, tuple(tensor.shape)) for tensor in (self.samples, self.total, self.squares)]
+        if shapes != [(torch.float64, (1,)), *[(torch.float64, (1, candidates))] * 2]:
+            return False
+        number, largest = self.samples[:, None], -log(FLOOR)
+        room = 1 + 1e-6
+        fine = (number >= 0) & (number <= MOST) & (number == number.round())
+        fine = fine & (self.total.abs() <= number * largest * room) & (self.squares <= number * largest**2 * room)
+        return bool((fine & (self.total.square() <= number * self.squares * room)).all())
 
     @property
     def mean(self) -> Tensor:

@@ -1,6 +1,5 @@
 """Makes clients' personal parts: candidates are scored on what the inner split holds out, and each client takes one."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from math import log
 
@@ -34,52 +33,54 @@ class Candidate:
     """Of the own prediction; the rest is the group's."""
 
 
-def families_of(kind: PersonalKind, tuning: Tuning) -> list[Family]:
+def families_of(kind: PersonalKind) -> list[Family]:
     """Return what a client chooses among, beside its group's model."""
     families: dict[PersonalKind, list[Family]] = {
         "none": [],
         "prior": [Prior()],
         "head": [Prior(), Head()],
-        "fine-tune": [WholeModels(tuning)],
-        "proximal": [WholeModels(tuning, proximal=penalty) for penalty in PROXIMAL],
-        "mixture": [Prior(), Head(), WholeModels(tuning)],
-        "auto": [Prior(), Head(), WholeModels(tuning, alone=True)],
+        "fine-tune": [WholeModels()],
+        "proximal": [WholeModels(proximal=penalty) for penalty in PROXIMAL],
+        "mixture": [Prior(), Head(), WholeModels()],
+        "auto": [Prior(), Head(), WholeModels(alone=True)],
     }
     return families[kind]
 
 
-@dataclass(frozen=True)
-class Scored:
-    """All candidates of some clients, scored on what these set aside."""
+def candidates_of(kind: PersonalKind) -> list[Candidate]:
+    """Return all that clients choose among, beside their group's model."""
+    shares = SHARES if kind == "mixture" else (1.0,)
+    return [
+        Candidate(place, number, share)
+        for place, family in enumerate(families_of(kind))
+        for number in range(family.size)
+        for share in shares
+    ]
 
-    candidates: Sequence[Candidate]
-    gains: Gains
 
-
-def scored(kind: PersonalKind, clients: Clients, tuning: Tuning) -> Scored:
+def gains_of(kind: PersonalKind, clients: Clients, tuning: Tuning) -> Gains:
     """Score all candidates of a kind: how much better than the group's model they predict what was set aside."""
     held = clients.held.to(clients.group.log_probs.device)
     labels, group = clients.labels[held], clients.group.log_probs[held]
-    candidates, columns = [], [score(group, labels)]
-    for place, family in enumerate(families_of(kind, tuning)):
-        for number, log_probs in enumerate(family.held_out(clients)[held].unbind(1)):
-            for share in SHARES if kind == "mixture" else (1.0,):
-                candidates.append(Candidate(place, number, share))
-                columns.append(score(mixed(group, log_probs, share), labels))
+    predicted = [family.held_out(clients, tuning)[held] for family in families_of(kind)]
+    columns = [score(group, labels)] + [
+        score(mixed(group, predicted[one.family][:, one.number], one.share), labels) for one in candidates_of(kind)
+    ]
     number_held = clients.segments.sum(clients.held.long()).tolist()
-    return Scored(candidates, Gains.of(torch.stack(columns, dim=1).cpu(), Segments(tuple(number_held))))
+    return Gains.of(torch.stack(columns, dim=1).cpu(), Segments(tuple(number_held)))
 
 
-def make(kind: PersonalKind, clients: Clients, tuning: Tuning, found: Scored, pool: Pool) -> list[PersonalPart]:
+def make(kind: PersonalKind, clients: Clients, tuning: Tuning, gains: Gains, pool: Pool) -> list[PersonalPart]:
     """Make the personal part of each client from all its training data; `none` where the group serves it as well.
 
-    `found` are these clients' candidates, and `pool` is what all clients of the federation found.
+    `gains` are what these clients found, and `pool` is what all clients of the federation found.
     """
-    best = [None if column == 0 else found.candidates[column - 1] for column in pool.best(found.gains).tolist()]
+    candidates = candidates_of(kind)
+    best = [None if column == 0 else candidates[column - 1] for column in pool.best(gains).tolist()]
     made: dict[int, PersonalPart] = {}
-    for place, family in enumerate(families_of(kind, tuning)):
+    for place, family in enumerate(families_of(kind)):
         chosen = {row: one.number for row, one in enumerate(best) if one is not None and one.family == place}
-        made |= family.parts(clients, chosen)
+        made |= family.parts(clients, tuning, chosen)
     parts = []
     for row, one in enumerate(best):
         part = made.get(row, PersonalPart("none"))

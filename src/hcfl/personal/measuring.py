@@ -16,8 +16,8 @@ from hcfl.models.ensemble import Ensemble
 from hcfl.models.inputs import some
 from hcfl.personal.families import Clients
 from hcfl.personal.fine_tune import Tuning, main_models
-from hcfl.personal.inner_split import Pool, together
-from hcfl.personal.making import make, predict, scored
+from hcfl.personal.inner_split import Gains, Pool, together
+from hcfl.personal.making import candidates_of, gains_of, make, predict
 
 
 @dataclass(frozen=True)
@@ -28,6 +28,11 @@ class PersonalParts:
     trainer: Trainer
     start: Ensemble
     """The model that the federation began with, as a whole model."""
+
+    @property
+    def candidates(self) -> int:
+        """How many parts each client chooses among."""
+        return len(candidates_of(self.kind))
 
     def measure(
         self, setting: Setting, state: ServerState, clients: Mapping[int, ClientState], groups: ClientScores
@@ -47,9 +52,8 @@ class PersonalParts:
             models=main_models(state.ensemble, state.weights, kept_models(clients, federation.clients)),
             seed=setting.seed,
         )
-        tuning = Tuning(network, self.trainer, setting.sgd, self.start)
-        found = scored(self.kind, all_clients, tuning)
-        made = make(self.kind, all_clients, tuning, found, Pool.of(found.gains))
+        gains = self.gains(setting, all_clients)
+        made = make(self.kind, all_clients, self._tuning(setting), gains, Pool.of(gains))
         inputs, segments = held_out_inputs(federation), federation.val_segments
         groups_seen = predictions_of_all(federation, network, method, state, clients, inputs, segments)
         log_probs = groups_seen.log_probs.clone()
@@ -61,3 +65,15 @@ class PersonalParts:
         right = right_of(log_probs, federation.y[federation.val_rows], segments)
         with_parts = replace(groups, personal=right, kinds=tuple(part.kind for part in made))
         return with_parts, dict(enumerate(made))
+
+    def gains(self, setting: Setting, clients: Clients) -> Gains:
+        """Score what clients can add to their groups' models, on the samples that they set aside."""
+        return gains_of(self.kind, clients, self._tuning(setting))
+
+    def part(self, setting: Setting, client: Clients, gains: Gains | None, pool: Pool) -> PersonalPart:
+        """Make the part of one client, from what it and all clients found."""
+        found = self.gains(setting, client) if gains is None else gains
+        return make(self.kind, client, self._tuning(setting), found, pool)[0]
+
+    def _tuning(self, setting: Setting) -> Tuning:
+        return Tuning(setting.network, self.trainer, setting.sgd, self.start)

@@ -1,7 +1,11 @@
-"""The models that a run ends with, measured by the clients on their held-out data: one more message to each."""
+"""The models that a run ends with, measured by the clients on their held-out data: one more message to each, or two.
 
-from collections.abc import Callable
-from dataclasses import dataclass
+Where clients make personal parts, the first answer says what each client found of the candidates on the samples that it
+set aside; the second message brings what all clients found.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
 
 import torch
 
@@ -11,7 +15,8 @@ from hcfl.core.setting import Setting
 from hcfl.core.state import ClientScores, RunState
 from hcfl.engines.flower.directory import Directory
 from hcfl.engines.flower.exchange import ask, brief
-from hcfl.engines.flower.messages import Common, Measured, task_for
+from hcfl.engines.flower.messages import Common, Measured, Task, task_for
+from hcfl.personal.inner_split import Gains, Pool
 
 
 @dataclass(frozen=True)
@@ -31,23 +36,34 @@ class LastMeasurement:
         broadcast = server.broadcast(method, state.server, federation.classes)
         nodes = {client: node for client, node in self.directory.connected().items() if len(federation.val[client])}
         tasks = {
-            node: task_for(self.common, method, broadcast, client, state.clients.get(client))
-            for client, node in nodes.items()
+            client: task_for(self.common, method, broadcast, client, state.clients.get(client)) for client in nodes
         }
-        found = ask(self.directory.grid, Measured, tasks, "evaluate", self.timeout)
+        answers = self._answers(state, nodes, tasks)
+        if self.setting.personal is not None and (gains := [one.gains for one in answers.values() if one.gains]):
+            pool = Pool.of(Gains.join(gains))
+            again = {client: replace(tasks[client], pool=pool) for client in answers}
+            answers |= self._answers(state, {client: nodes[client] for client in answers}, again)
         table, personal = torch.zeros(2, federation.clients), torch.zeros(federation.clients)
+        for client, answer in answers.items():
+            table[:, client] = torch.tensor([answer.samples, answer.right])
+            personal[client] = answer.right if answer.personal is None else answer.personal
+        if not bool(table[0].any()):
+            return None
+        return ClientScores(table[0], table[1], None if self.setting.personal is None else personal)
+
+    def _answers(self, state: RunState, nodes: Mapping[int, int], tasks: Mapping[int, Task]) -> dict[int, Measured]:
+        """Ask clients, and return the answers that count, by client."""
+        asked = {nodes[client]: task for client, task in tasks.items()}
+        found, answers = ask(self.directory.grid, Measured, asked, "evaluate", self.timeout), dict[int, Measured]()
         for client, node in sorted(nodes.items()):
             answer = found.received.get(node)
             size = float(state.server.sizes[client])
             problem = found.failed[node] if answer is None else self._problem_with(answer, client, size)
             if answer is None or problem is not None:
                 self.on_missing(client, str(problem))
-                continue
-            table[:, client] = torch.tensor([answer.samples, answer.right])
-            personal[client] = answer.right if answer.personal is None else answer.personal
-        if not bool(table[0].any()):
-            return None
-        return ClientScores(table[0], table[1], None if self.setting.personal is None else personal)
+            else:
+                answers[client] = answer
+        return answers
 
     def _problem_with(self, answer: Measured, client: int, size: float) -> str | None:
         """Return why an answer cannot be; `size` is the number of samples that the client last trained on."""
@@ -62,4 +78,7 @@ class LastMeasurement:
             return f"sent counts that cannot be: {answer.right:g} of {answer.samples} held-out samples right"
         if answer.personal is not None and not 0 <= answer.personal <= answer.samples:
             return f"sent counts that cannot be: {answer.personal} of {answer.samples} right with its personal part"
+        candidates = 0 if self.setting.personal is None else self.setting.personal.candidates
+        if answer.gains is not None and not answer.gains.possible(candidates):
+            return "sent gains of personal parts that cannot be"
         return None

@@ -21,6 +21,7 @@ from hcfl.core.upload_form import wanted_of
 from hcfl.methods import Method
 from hcfl.models.ensemble import Ensemble
 from hcfl.models.inputs import Scaling
+from hcfl.personal.inner_split import Gains, Pool
 from hcfl.tiers.gaussians import Gaussians
 
 RULES: tuple[Rule, ...] = get_args(Rule)
@@ -72,6 +73,8 @@ class Task:
     anchor: Ensemble | None
     common_model: Ensemble | None
     gaussians: Gaussians | None
+    pool: Pool | None = None
+    """What all clients found of the candidates for their personal parts, once they were asked for it."""
 
 
 @dataclass(frozen=True)
@@ -101,6 +104,8 @@ class Measured:
     problem: str = ""
     personal: int | None = None
     """The same with its personal part, where clients make one."""
+    gains: Gains | None = None
+    """What it found of the candidates for its personal part, before it has one."""
 
 
 @dataclass(frozen=True)

@@ -60,9 +60,10 @@ class Personal(nn.Module):
         super().__init__()
         self.share = part.share
         self.models = nn.ModuleList()
-        for number in range(0 if part.own is None else part.own.clusters):
-            extractor = _filled(network.extractor, part.own.extractor(number))
-            self.models.append(nn.Sequential(extractor, _filled(network.head, row(part.own.heads, number))))
+        if part.own is not None:
+            for number in range(part.own.clusters):
+                extractor = _filled(network.extractor, part.own.extractor(number))
+                self.models.append(nn.Sequential(extractor, _filled(network.head, row(part.own.heads, number))))
         self.register_buffer("bias", torch.zeros(1) if part.bias is None else part.bias.clone())
         self.register_buffer("weight", torch.zeros(1, 1) if part.weight is None else part.weight.clone())
         self.on_features = part.weight is not None
