@@ -74,7 +74,7 @@ def on_watch(seeds: range, rounds: int, kind: str, methods: Sequence[str], **set
                 run = hcfl.run(
                     method,
                     watch(seed),
-                    personal=kind,
+                    personal="none" if method == "local" else kind,  # alone, a client needs to set nothing aside
                     rounds=rounds,
                     evaluate_every=rounds,
                     seed=seed,
@@ -86,9 +86,10 @@ def on_watch(seeds: range, rounds: int, kind: str, methods: Sequence[str], **set
                 below = share_worse_off(accuracy_of_clients(out), baseline[seed])
                 found.append({**run.summary, "below": below})
             keys = ("val_last", "val_personal_last", "test_last")
-            cells = [shown([row[key] for row in found]) for key in keys]
+            worst = "val_worst_tenth" if method == "local" else "val_personal_worst_tenth"
+            cells = ["–" if found[0][key] is None else shown([row[key] for row in found]) for key in keys]
             cells.append(f"{mean(row['clusters_last'] for row in found):.1f}")
-            cells += [shown([row[key] for row in found]) for key in ("val_personal_worst_tenth", "below")]
+            cells += [shown([row[key] for row in found]) for key in (worst, "below")]
             print(f"| `{method}` | {' | '.join(cells)} |", flush=True)
 
 

@@ -78,7 +78,8 @@ def test_personal_parts_are_made_by_the_clients_and_stay_there(tmp_path, name):
         assert runs[0][key] == pytest.approx(runs[1][key], abs=1e-9)
     assert not load(tmp_path / "flower" / "checkpoint")[0].personal  # the server has scores, and no part
     measured = [message for message in grid.answered if message.metadata.message_type == "evaluate"]
-    assert {records.payload(message.content) for message in measured} == {0}  # no tensor is sent
+    # Clients send what each of eight candidates gained, as two sums each, and the number of samples; no part.
+    assert {records.payload(message.content) for message in measured} == {0, 8 * (1 + 2 * 8)}
     assert len(list((tmp_path / "flower").rglob("personal.safetensors"))) == 6
 
 

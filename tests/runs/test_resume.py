@@ -7,6 +7,7 @@ import shutil
 from dataclasses import replace
 
 import pytest
+import torch
 
 from hcfl.cli import main
 from hcfl.config import Config, from_flat
@@ -368,3 +369,16 @@ def test_a_log_of_events_that_lost_some_lines_is_noticed(interrupted, whole):
     resume(run, on_note=notes.append)
     assert any("the run goes on from round 4" in note for note in notes), "the last change is of round 5"
     assert_same_end(run, whole)
+
+
+def test_models_and_momentum_of_a_checkpoint_go_to_the_device_that_trains(tmp_path):
+    """Checkpoints are read on the CPU; `meta` stands for a GPU here, since it holds tensors that are elsewhere."""
+    settings = {"clients": 4, "samples": 200, "rounds": 1, "epochs": 1, "keep_momentum": True}
+    execute(prepare(from_flat(method="stocfl", **settings)), tmp_path / "run")
+    state = load(tmp_path / "run" / "checkpoint")[0].to(torch.device("meta"))
+    assert state.device.type == "meta"
+    velocities = [known.velocity for known in state.clients.values()]
+    models = [part for part in (state.server.ensemble, state.server.anchor, state.server.common) if part is not None]
+    for part in (*models, *velocities):
+        assert {tensor.device.type for tensor in (*part.extractors.values(), *part.heads.values())} == {"meta"}
+    assert state.server.weights.device.type == "cpu"
