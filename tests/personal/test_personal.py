@@ -274,6 +274,8 @@ def test_personal_parts_of_a_run_and_their_setting(tmp_path):
     assert set(loaded.personal) == {0, 1, 2, 3}
     with pytest.raises(hcfl.InputError, match=r"personal\.kind = 'heads'"):
         hcfl.run("fedavg", personal="heads")
+    with pytest.raises(hcfl.InputError, match=r"personal\.kind = 'head': .* has 2 steps of time"):
+        hcfl.run("fedavg", personal="head", steps=2, rounds_per_step=1, clients=4)
 
 
 @pytest.mark.parametrize("kind", ["head", "mixture"])

@@ -89,6 +89,11 @@ def prepare(
         raise InputError(
             f"personal.kind = {config.personal.kind!r}: personal parts are of classes, the task is {task.name}"
         )
+    if federation.steps > 1 and config.personal.kind != "none":
+        raise InputError(
+            f"personal.kind = {config.personal.kind!r}: personal parts are made from one training set, and this "
+            f"federation has {federation.steps} steps of time"
+        )
     with rng.scoped(config.seed, "check model"):
         template = check_pair(_example(builder, federation, task), federation.shape, task.outputs(federation.classes))
     builder = built_for(task, builder)
