@@ -298,6 +298,14 @@ class MethodConfig(Section):
         None, description="FeSEM: K models drawn apart at the start instead of one, then k-means of trained parameters"
     )
     mu: float | None = Field(None, ge=0, le=1, description="HCFL+: μ̃, how freely samples leave their client's weights")
+    follows: bool | None = Field(
+        None,
+        description="HCFL++: follow clients that change, with weights that forget, a test of their losses, and "
+        "clusters that are remembered; default: where there are steps",
+    )
+    false_alarms: float | None = Field(
+        None, ge=0, lt=1, description="HCFL++, steps: the level of the test that a client's data have changed"
+    )
     warm_up: int = Field(0, ge=0, description="rounds in which clusters do not split, merge, move or go yet")
 
     @model_validator(mode="before")

@@ -25,7 +25,8 @@ from hcfl.methods.local_models import PlanInputs
 from hcfl.models import Network
 from hcfl.models.ensemble import Copies, Ensemble, embed, forward
 from hcfl.models.inputs import some
-from hcfl.tiers import EStepInputs, SettlesAfterTraining, Weights
+from hcfl.tiers import EStepInputs, FollowsChanges, SettlesAfterTraining, Weights
+from hcfl.tiers.change_test import loss_increase
 from hcfl.tiers.client_segments import Segments
 from hcfl.tiers.formulation import class_counts, objective
 from hcfl.tiers.gaussians import (
@@ -68,6 +69,7 @@ def take_part(
     # The E-step (tiers 1 and 2), from one look at the data.
     looked, uninformed = looked_at(method, weights.client), ~must_look(method, weights.client)
     features, log_prob = look(network, broadcast.ensemble, data, looked & ~uninformed.unsqueeze(1))
+    weights = follow_changes(task, weights, data, log_prob)
     inputs = model_inputs(network, broadcast, data, weights.components)
     density = inputs.log_density(weights.components, segments)
     likelihood = method.formulation.log_likelihood(log_prob, labels, broadcast.class_shares, density)
@@ -168,6 +170,31 @@ def begin_step(
     if state is None or setting.step(state.round) == setting.step(broadcast.round):
         return weights
     return replace(setting.method.weighting.start(weights.client, segments), components=weights.components)
+
+
+def follow_changes(task: RoundTask, weights: Weights, data: LocalData, log_prob: Tensor) -> Weights:
+    """Return the weights that clients begin a step with, where the weighting follows changes of their data.
+
+    A client compares its losses by the models that it received, mixed by ω̃: those on new samples, of which `log_prob`
+    is log p_k(y|x), (samples, clusters), and those on the samples that it held out in the step before.
+    """
+    weighting, setting, now = task.setting.method.weighting, task.setting, task.setting.step(task.broadcast.round)
+    begins = [client in task.states and setting.step(task.states[client].round) < now for client in task.participants]
+    if not isinstance(weighting, FollowsChanges) or data.before is None or not any(begins):
+        return weights
+    before = data.before
+    _, known = look(setting.network, task.broadcast.ensemble, before, torch.ones_like(weights.client, dtype=torch.bool))
+    old = before.segments.split(-torch.logsumexp(before.segments.each(weights.client).log() + known, dim=1))
+    losses = -torch.logsumexp(data.segments.each(weights.client).log() + log_prob, dim=1)
+    fresh = torch.ones(len(data), dtype=torch.bool) if data.is_new is None else data.is_new
+    new = [part[mine] for part, mine in zip(data.segments.split(losses), data.segments.split(fresh), strict=True)]
+    followed = weighting.renewed(weights.client, loss_increase(old, new))
+    client = torch.where(torch.tensor(begins).unsqueeze(1), followed, weights.client)
+    started = setting.method.weighting.start(client, data.segments)
+    if weights.sample is None or started.sample is None:
+        return replace(weights, client=client)
+    sample = torch.where(data.segments.each(torch.tensor(begins)).unsqueeze(1), started.sample, weights.sample)
+    return replace(weights, client=client, sample=sample)
 
 
 def weights_of_today(method: Method, broadcast: Broadcast, client: int, state: ClientState) -> Weights:

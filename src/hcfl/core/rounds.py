@@ -78,6 +78,8 @@ def play_round(
     averaged = none_too_long(setting, state.server, update if judged is None else judged.update)
     after, distances = server.conclude(method, network, state.server, update, setting.seed, averaged)
     after = after if judged is None else replace(after, evidence=judged.evidence)
+    if setting.begins_step(after.round + 1):
+        after = server.end_step(after)
     times.append(perf_counter())
 
     # 4. Evaluate and record.

@@ -158,7 +158,15 @@ def _occupied(method: Method, state: ServerState) -> Tensor:
     occupied = torch.bincount(state.members[state.members >= 0], minlength=len(state.clusters)) > 0
     if (state.members < 0).any():
         occupied |= torch.tensor([cluster < (method.clusters or 0) for cluster in state.clusters])
+    if method.traits.adaptation.remembers:
+        occupied |= torch.tensor([cluster in state.remembered for cluster in state.clusters])
     return occupied
+
+
+def end_step(state: ServerState) -> ServerState:
+    """Remember which clusters have clients at the end of a step of time."""
+    used = {state.clusters[column] for column in state.members.tolist() if column >= 0}
+    return replace(state, remembered=tuple(sorted({*state.remembered, *used} & set(state.clusters))))
 
 
 def counted_clusters(method: Method, state: ServerState) -> Tensor:

@@ -54,6 +54,9 @@ class ServerState:
     """(clients, 2): how unlike others each client's uploads were, summed over rounds, and the sum of the rounds'
     weights; where suspicious clients are put into quarantine."""
 
+    remembered: tuple[int, ...] = ()
+    """Ids of the clusters that had clients at the end of some step of time, where the data have steps."""
+
     def column(self, cluster: int) -> int:
         """Return the column of a cluster id."""
         return self.clusters.index(cluster)

@@ -248,8 +248,19 @@ class Federation:
         return self._concatenated(range(self.clients))
 
     def _concatenated(self, clients: Sequence[int]) -> LocalData:
-        parts = [self.train[client] for client in clients]
-        rows = parts[0] if len(parts) == 1 else torch.cat(parts)
+        data = self._data_of([self.train[client] for client in clients])
+        if self.step == 0:
+            return data
+        before = self._data_of([self.timeline[self.step - 1].val[client] for client in clients])
+        if self.settings.window == 1:
+            return replace(data, before=before)
+        fresh = [len(self.timeline[self.step].train[client]) for client in clients]
+        sizes = zip(data.segments.sizes, fresh, strict=True)
+        is_new = torch.cat([torch.arange(size) >= size - new for size, new in sizes])  # the newest come last
+        return replace(data, before=before, is_new=is_new)
+
+    def _data_of(self, parts: Sequence[Tensor]) -> LocalData:
+        rows = parts[0] if len(parts) == 1 else torch.cat(list(parts))
         inputs = Scaled(self.x[rows.to(self.x.device)], self.scaling)
         segments = Segments(tuple(len(part) for part in parts))
         targets = None if self.targets is None else self.targets[rows]

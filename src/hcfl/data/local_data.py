@@ -20,6 +20,10 @@ class LocalData:
     """Which client each sample belongs to."""
     targets: Tensor | None = None
     """What is predicted, where that is no class: (samples,) or (samples, labels)."""
+    before: "LocalData | None" = None
+    """What the same clients held out in the step before; None in the first step."""
+    is_new: Tensor | None = None
+    """(samples,): whether each is of this step, and not of an earlier one in the window; None: all are."""
 
     @property
     def answers(self) -> Tensor:

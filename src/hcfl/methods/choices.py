@@ -32,6 +32,7 @@ CHOICES: dict[str, tuple[type, ...]] = {
         tiers.ByLabelDistribution,
         tiers.SoftEM,
         tiers.SampleWiseEM,
+        tiers.ForgettingEM,
         tiers.SoftCounts,
         tiers.FuzzyCMeans,
     ),

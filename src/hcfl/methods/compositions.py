@@ -13,6 +13,7 @@ from hcfl.methods.method import Method, conflicts
 
 EXAMPLES: dict[type, Any] = {
     tiers.SampleWiseEM: tiers.SampleWiseEM(0.4),
+    tiers.ForgettingEM: tiers.ForgettingEM(0.4),
     tiers.SplitAndRemove: tiers.SplitAndRemove(0.3),
     tiers.HierarchicalOnce: tiers.HierarchicalOnce(3.0),
     tiers.PrototypeDistance: tiers.PrototypeDistance("ASCP"),

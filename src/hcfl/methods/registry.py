@@ -16,6 +16,7 @@ from hcfl.tiers import (
     Correlation,
     DecomposedCosineGroups,
     Fixed,
+    ForgettingEM,
     HardByLoss,
     HardByParameters,
     HierarchicalOnce,
@@ -109,10 +110,17 @@ def hcfl_plus_fedrc(clusters: int = 1, rho: float = 0.3, mu: float = 0.4, unifor
     return Method(Correlation(), SampleWiseEM(mu), adaptation, distance, "split", clusters, name="hcfl+(fedrc)")
 
 
-def hcfl_plus_plus(clusters: int = 1, rho: float = 0.4, mu: float = 0.4) -> Method:
-    """HCFL+ (FedRC) that splits where two groups contradict each other: our own, not the paper's."""
-    adaptation, distance = SplitOnContradiction(rho), ConflictDistance()
-    return Method(Correlation(), SampleWiseEM(mu), adaptation, distance, "split", clusters, name="hcfl++")
+def hcfl_plus_plus(
+    clusters: int = 1, rho: float = 0.4, mu: float = 0.4, follows: bool = False, false_alarms: float = 0.01
+) -> Method:
+    """HCFL+ (FedRC) that splits where two groups contradict each other: our own, not the paper's.
+
+    With `follows`, clients may change: weights forget, a test of each client's losses reopens them, and clusters that a
+    concept has left are remembered.
+    """
+    adaptation, distance = SplitOnContradiction(rho, remembers=follows), ConflictDistance()
+    weighting = ForgettingEM(mu, false_alarms=false_alarms) if follows else SampleWiseEM(mu)
+    return Method(Correlation(), weighting, adaptation, distance, "split", clusters, name="hcfl++")
 
 
 def hcfl_plus_fedsoft(

@@ -25,6 +25,7 @@ SENT: dict[str, dict[str, str]] = {
         "by-label-distribution": "its cluster, and class counts F",
         "soft-em": "ω̃",
         "sample-wise-em": "ω̃; the weights of its samples stay with it",
+        "forgetting-em": "ω̃; the weights of its samples stay with it, and whether its data changed",
         "soft-counts": "ω̃",
         "fuzzy-c-means": "ω̃",
     },

@@ -71,6 +71,8 @@ def prepare(
     128
     """
     device = _device(config.device)
+    steps = config.data.steps if federation is None else federation.steps
+    config = config.model_copy(update={"method": over_time(config.method, steps)})
     method_settings = filled_method(config.method) if method is None else passed_method(config.method, method)
     method = method or method_of(config.method)
     groups_given = config.data.groups is not None if federation is None else federation.settings.groups is not None
@@ -228,6 +230,12 @@ def with_start(config: MethodConfig) -> MethodConfig:
     if replaced and "independent_start" in methods.settings_of(config.name):
         return config.model_copy(update={"independent_start": True})
     return config
+
+
+def over_time(config: MethodConfig, steps: int) -> MethodConfig:
+    """Let a method follow clients that change, where there are steps and it can."""
+    can = config.name in methods.METHODS and "follows" in methods.settings_of(config.name)
+    return config.model_copy(update={"follows": True}) if can and steps > 1 and config.follows is None else config
 
 
 def filled_method(config: MethodConfig) -> MethodConfig:

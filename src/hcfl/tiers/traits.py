@@ -55,6 +55,8 @@ class AdaptationTraits:
     """It deals all clients into groups in one step, so it starts from one cluster."""
     groups: int = 1
     """How many groups these are, where it is known before the run."""
+    remembers: bool = False
+    """Clusters that had clients at the end of a step of time are never empty for it: their concept may come back."""
     spreads_weights: bool = False
     """After a split, every client's weights are uniform over all clusters, so weights must be soft."""
     lost_ids: bool = False

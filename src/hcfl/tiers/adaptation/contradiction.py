@@ -32,11 +32,13 @@ class SplitOnContradiction:
     split and merge, clients move that contradict their own cluster by ρ more than another one, because E-steps rarely
     correct single clients that an early split put into the wrong part. There is one split or merge per round; clusters
     without clients are removed. `rule` says what a split does to weights: with `lean`, members lean towards their part,
-    so later E-steps can overrule the split, while nearly equal heads do not undo it immediately.
+    so later E-steps can overrule the split, while nearly equal heads do not undo it immediately. With `remembers`, a
+    cluster that had clients at the end of a step of time stays without them, because its concept may come back.
     """
 
     rho: float = 0.4
     rule: SoftRule = "lean"
+    remembers: bool = False
     adaptive: ClassVar[bool] = True
     uses_distance: ClassVar[bool] = True
     needs: ClassVar[Statistic | None] = "prototypes"

@@ -1,5 +1,6 @@
 """Tier 2, clustering weights: how much a client, or each of its samples, belongs to each cluster (eqs. (3)-(5))."""
 
+from hcfl.tiers.weighting.drifting import ForgettingEM
 from hcfl.tiers.weighting.hard import (
     Assigned,
     ByLabelDistribution,
@@ -12,6 +13,7 @@ from hcfl.tiers.weighting.hard import (
 from hcfl.tiers.weighting.soft import FuzzyCMeans, SampleWiseEM, SoftCounts, SoftEM
 from hcfl.tiers.weighting.weights import (
     EStepInputs,
+    FollowsChanges,
     SettlesAfterTraining,
     Weighting,
     Weights,
@@ -25,6 +27,8 @@ __all__ = [
     "Assigned",
     "ByLabelDistribution",
     "EStepInputs",
+    "FollowsChanges",
+    "ForgettingEM",
     "FuzzyCMeans",
     "HardByLoss",
     "HardByParameters",

@@ -103,6 +103,15 @@ class SettlesAfterTraining(Protocol):
         ...
 
 
+@runtime_checkable
+class FollowsChanges(Protocol):
+    """A weighting that begins a step of time with other weights than the last one ended with."""
+
+    def renewed(self, client: Tensor, p_values: Tensor) -> Tensor:
+        """Return ω̃ for new data, (clients, clusters), from what it was and the p-values of a change, (clients,)."""
+        ...
+
+
 def uniform(clusters: int) -> Tensor:
     """Return uniform weights, (clusters,): those of a client that has reported nothing."""
     return torch.full((clusters,), 1.0 / clusters)
