@@ -9,17 +9,11 @@ from hcfl.errors import InputError
 from hcfl.launch import execute, resume
 from hcfl.runs.over_time import Turn, false_moves, is_right, summary_over_time, turns
 from hcfl.runs.prepare import prepare
+from hcfl.tiers import SampleWiseEM
 from interrupting import assert_same_end, without_seconds
 
-DRIFTING = {
-    "method": "hcfl++",
-    "clients": 6,
-    "steps": 3,
-    "rounds_per_step": 2,
-    "drift": "sudden",
-    "epochs": 1,
-    "samples": 300,
-}
+STEPS = {"steps": 3, "rounds_per_step": 2, "drift": "sudden"}
+DRIFTING = {"method": "hcfl++", "clients": 6, "epochs": 1, "samples": 300, **STEPS}
 
 
 def rows_of(members, concepts, steps):
@@ -30,9 +24,9 @@ def rows_of(members, concepts, steps):
     ]
 
 
-def test_a_client_is_right_where_its_concept_is_the_most_common_of_its_cluster():
+def test_a_client_is_right_where_most_of_its_cluster_have_its_concept():
     members, concepts = np.array([0, 0, 0, 1, -1, 2, 2]), np.array([0, 0, 1, 1, 1, 2, 3])
-    assert is_right(members, concepts).tolist() == [True, True, False, True, False, True, True]
+    assert is_right(members, concepts).tolist() == [True, True, False, True, False, False, False]
 
 
 def test_delays_and_false_moves_of_a_small_example():
@@ -106,3 +100,25 @@ def test_rounds_of_steps():
         prepare(from_flat(method="fedavg", clients=4, steps=3, rounds=2))
     with pytest.raises(InputError, match=r"rounds_per_step = 2: needs data.steps above 1"):
         prepare(from_flat(method="fedavg", clients=4, rounds_per_step=2))
+
+
+def test_hcfl_plus_plus_follows_clients_where_there_are_steps_and_only_there(tmp_path):
+    settings = {"method": "hcfl++", "clients": 6, "epochs": 1, "samples": 300}
+    assert prepare(from_flat(**settings, **STEPS)).config.method.follows is True
+    assert prepare(from_flat(**settings)).config.method.follows is False
+    assert isinstance(prepare(from_flat(**settings)).setting.method.weighting, SampleWiseEM)
+    for follows in (False, True):
+        execute(prepare(from_flat(**settings, rounds=2, follows=follows)), tmp_path / str(follows))
+    assert without_seconds(tmp_path / "True") == without_seconds(tmp_path / "False")
+
+
+def test_a_concept_that_comes_back_finds_its_cluster(tmp_path):
+    settings = {"method": "hcfl++", "clients": 9, "steps": 3, "rounds_per_step": 3, "drift": "recurring"}
+    run = execute(prepare(from_flat(**settings, epochs=3, val_share=0.25)), tmp_path / "run")
+    ends = {row["step"]: row["client_clusters"] for row in run.rows}
+    left = [client for client in range(9) if ends[1][client] != ends[2][client]]
+    assert len(left) == 3
+    (cluster,) = {ends[1][client] for client in left}
+    assert cluster not in ends[2], "its clients are gone"
+    assert all(cluster in row["cluster_ids"] for row in run.rows if row["step"] >= 2), "but it is remembered"
+    assert ends[3] == ends[1]

@@ -20,20 +20,19 @@ class Turn:
     round: int
     """The first round with data of the new concept."""
     delay: int | None
-    """Rounds until its cluster was one of its new concept; 0: at the end of that same round. None: it never was, before
-    the client changed again or the run ended."""
+    """Rounds until most clients of its cluster had its new concept; 0: at the end of that same round. None: they never
+    had, before the client changed again or the run ended."""
 
 
 def is_right(members: NDArray[np.int64], concepts: NDArray[np.int64]) -> NDArray[np.bool_]:
-    """Return which clients are in a cluster in which no other concept is more common than their own, (clients,).
+    """Return which clients are in a cluster most of whose clients have the same concept as they, (clients,).
 
     >>> is_right(np.array([0, 0, 0, 1]), np.array([5, 5, 6, 6])).tolist()
     [True, True, False, True]
     """
-    alike = members[:, None] == members
-    own = (alike & (concepts[:, None] == concepts)).sum(axis=1)
-    most = np.stack([(alike & (concepts == concept)).sum(axis=1) for concept in np.unique(concepts)]).max(axis=0)
-    right: NDArray[np.bool_] = (own == most) & (members != NO_CLUSTER)
+    together = members[:, None] == members
+    alike = together & (concepts[:, None] == concepts)
+    right: NDArray[np.bool_] = (2 * alike.sum(axis=1) > together.sum(axis=1)) & (members != NO_CLUSTER)
     return right
 
 
