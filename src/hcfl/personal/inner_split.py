@@ -21,6 +21,9 @@ SHARE = 0.2
 MOST = 50
 """The largest number of samples that a client sets aside."""
 
+ERRORS = 2.0
+"""Standard errors that are subtracted from what all clients found: the best of many candidates is partly luck."""
+
 FLOOR = 1e-3
 """The smallest probability that counts: one wrong and certain prediction must not outweigh a hundred right ones."""
 
@@ -128,11 +131,11 @@ class Pool:
         """Return each client's candidate, (clients,); 0 is the group.
 
         A client's mean gain is drawn towards that of all clients, the more the fewer samples it has and the more alike
-        clients are. What is drawn in counts less one standard error of the mean of all clients, so that a few samples
+        clients are. What is drawn in counts less two standard errors of the mean of all clients, so that a few samples
         in all are not enough to leave the group. The candidate with the largest gain is taken, if it is positive.
         """
         noise = self.within / gains.samples.clamp_min(1).unsqueeze(1)
         own = self.between / (self.between + noise).clamp_min(1e-12)
         own = own.masked_fill(gains.samples.unsqueeze(1) == 0, 0.0)
-        expected = own * gains.mean + (1 - own) * (self.mean - self.error.sqrt())
+        expected = own * gains.mean + (1 - own) * (self.mean - ERRORS * self.error.sqrt())
         return torch.cat([torch.zeros(len(expected), 1), expected], dim=1).argmax(dim=1)
