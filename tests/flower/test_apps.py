@@ -135,6 +135,21 @@ def test_soft_clients_that_move_are_the_same_there(tmp_path):
     same_run(tmp_path / "flower", tmp_path / "sequential")
 
 
+def test_clients_that_change_are_the_same_there(tmp_path):
+    steps = {"clients": 6, "steps": 3, "rounds_per_step": 2, "drift": "staggered", "val_share": 0.25, "epochs": 1}
+    config = from_flat(method="hcfl++", engine="sequential", data="digits", **steps)
+    execute(prepare(config), tmp_path / "sequential")
+    server_app.play(simulated(6), told(config, tmp_path / "flower"))
+    same_run(tmp_path / "flower", tmp_path / "sequential")
+    rows = [run_folder.rows(tmp_path / run, "metrics.jsonl") for run in ("flower", "sequential")]
+    for flower, sequential in zip(*rows, strict=True):
+        for key in ("step", "prequential", "client_clusters", "client_concepts"):
+            assert flower.get(key) == sequential.get(key)
+    # Clients measure what a round began with: in a step's first round by all new samples, then by held-out ones.
+    assert [row["val"] for row in rows[0]][1::2] == pytest.approx([row["val"] for row in rows[1]][0::2])
+    assert val_last(tmp_path / "flower") == pytest.approx(val_last(tmp_path / "sequential"), abs=1e-9)
+
+
 def test_dropout_and_last_batches_are_the_same_there(tmp_path):
     (tmp_path / "net.py").write_text(
         "from torch import nn\n"

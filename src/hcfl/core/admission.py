@@ -137,7 +137,9 @@ def _checks(task: RoundTask, update: Update) -> Iterator[Check]:
         announced = [len(rows) for rows in task.setting.federation.train]
         yield from _of_samples(update, announced)
         if update.held_out is not None:
-            most = [len(rows) for rows in task.setting.federation.val]
+            begins = task.setting.begins_step(task.broadcast.round)  # then clients measure on all new samples
+            federation = task.setting.federation
+            most = [len(rows) for rows in (federation.news if begins else federation).val]
             yield _held_out(update, announced, most, task.setting.network.task.lowest)
 
     fine = lengths[finite[update.row_participants]]

@@ -97,7 +97,7 @@ def play_round(
             scores = ClientScores.of(held_out.by_client(federation.clients))
             if personal and setting.personal is not None:
                 scores, parts = setting.personal.measure(setting, known, clients, scores)
-        shared = None if own is None else _share(own, network.task.lowest)
+        shared = None if own is None or began else _share(own, network.task.lowest)
         val = shared if held_out is None else held_out.accuracy
         if held_out is not None and setting.attackers:
             val_honest = held_out.accuracy_without(setting.attackers)
@@ -105,7 +105,10 @@ def play_round(
         test = test_score(federation, network, seen_by, after, newcomers, setting.newcomers)
         if setting.backdoor is not None:
             backdoor = backdoor_success(federation, network, after, test.weights, setting.backdoor)
-    prequential = measure_before(setting, state, secret) if began and update.held_out is None else None
+    prequential = None
+    if began:
+        own = update.held_out  # clients that measure by themselves begin a step with all of its new samples
+        prequential = measure_before(setting, state, secret) if own is None else _share(own, network.task.lowest)
     changes = after.changes[len(state.server.changes) :]
     counts = server.counted_clusters(method, after).tolist()
     sizes = {

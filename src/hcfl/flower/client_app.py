@@ -211,9 +211,12 @@ def _located(task: Task, context: Context) -> _Located:
     mine = prepared.mine
     store = ClientStore(Path(common.state_folder or str(node["state"])), common.experiment, mine.name)
     state = store.load(task.since)
-    _check_samples(state, len(mine.federation.train[0]))
+    step = prepared.setting.step(task.round)
+    mine = mine.at(step)
+    if state is not None and prepared.setting.step(state.round) == step:
+        _check_samples(state, len(mine.federation.train[0]))
     broadcast = broadcast_of(task, len(common.class_names), _anchor(prepared.setting, task, store))
-    return _Located(prepared, store, state, broadcast)
+    return _Located(replace(prepared, mine=mine), store, state, broadcast)
 
 
 def _take_part(task: Task, context: Context) -> _Done:
@@ -221,7 +224,8 @@ def _take_part(task: Task, context: Context) -> _Done:
     setting, mine, broadcast = at.prepared.setting, at.prepared.mine, at.broadcast
     data, known = mine.federation.local_data([0]), {} if at.state is None else {task.client: at.state}
     with threads(at.prepared.threads):
-        held_out = measure(setting, broadcast, task.client, at.state, mine)
+        measured = replace(mine, federation=mine.federation.news) if setting.begins_step(task.round) else mine
+        held_out = measure(setting, broadcast, task.client, at.state, measured)
         update, (after,) = take_part(RoundTask(setting, broadcast, [task.client], known), data=data)
     at.store.save(after, task.since)
     return _Done(task.round, setting.method, broadcast.ensemble, replace(update, held_out=held_out), at.store)

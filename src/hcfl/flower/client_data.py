@@ -12,6 +12,7 @@ from torch import Tensor
 from hcfl.config import Config, DataConfig
 from hcfl.data import Federation, build
 from hcfl.data.assemble import train_and_val, train_then_val
+from hcfl.data.federation import Step
 from hcfl.data.given_groups import GivenGroups, by_mapping
 from hcfl.data.samples import Samples
 from hcfl.data.sources import read
@@ -38,6 +39,10 @@ class Mine:
     client: int
     name: str
     federation: Federation
+
+    def at(self, step: int) -> "Mine":
+        """Return its data at a step of time."""
+        return replace(self, federation=self.federation.at(step))
 
 
 def introduce(question: Question, node: Mapping[str, Any]) -> Introduction:
@@ -113,6 +118,7 @@ def _one_of(whole: Federation, client: int) -> Federation:
         truth=None,
         corruptions=None,
         groups=None,
+        timeline=tuple(Step((step.train[client],), (step.val[client],)) for step in whole.timeline),
     )
 
 

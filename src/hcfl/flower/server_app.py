@@ -66,6 +66,8 @@ def play(grid: Grid, settings: RunSettings) -> None:
         run_folder.discard(out)  # it ended before its first round did
         opened = None
     config = opened.config if opened else settings.config
+    if settings.names and config.data.steps > 1:
+        raise InputError(f"data.steps = {config.data.steps}: is for simulated clients, real ones read their own files")
     question = Question(settings.names, config.seed, config.data.val_share, config.data.kind)
     if settings.names and config.data.schema_file is not None:
         schema = Schema.load(config.data.schema_file).to_json()

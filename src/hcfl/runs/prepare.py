@@ -104,8 +104,6 @@ def prepare(
 
     training = filled_training(config.training, federation)
     engine, compiled = chosen_engine(config, template, device)
-    if engine == "flower" and federation.steps > 1:
-        raise InputError(f"data.steps = {federation.steps}: engine flower does not know steps yet")
     if engine == "batched" and model_settings.name not in MODELS and not can_be_batched(template, federation.shape):
         engine, compiled = "sequential", False
         told = "the model cannot be trained for several clients at once, so clients train one after another"
