@@ -34,7 +34,7 @@ def shown(fidelity):
     return find
 
 
-@pytest.mark.parametrize("study", ["beta-0.2", "beta-0.2-lr-0.06", "beta-0.2-lr-0.1", "beta-0.2-lr-0.1-uniform"])
+@pytest.mark.parametrize("study", ["beta-0.2", "beta-0.2-lr-0.03", "beta-0.2-lr-0.1-reset"])
 def test_the_tables_of_the_page_are_those_of_the_runs(fidelity, shown, study):
     lines = [line for line in fidelity.lines(*shown(study)) if line]
     assert len(lines) > 3
@@ -55,10 +55,10 @@ def test_the_trials_of_the_page_are_those_of_the_runs(fidelity):
 
 
 def test_an_interrupted_run_is_shown_with_its_rounds(fidelity, shown):
-    study, runs = shown("beta-0.2")
-    cells = dict(fidelity.rows(study, runs))
-    assert cells["HCFL++"].startswith("1 of 3 | 180 of 200 | ")
-    assert cells["FedAvg"].startswith("0 of 3 | – | – [49.19]")
+    cells = dict(fidelity.rows(*shown("beta-0.2-lr-0.03")))
+    assert cells["HCFL++"].startswith("1 of 1 | 180 of 200 | ")
+    cells = dict(fidelity.rows(*shown("beta-0.2")))
+    assert cells["FeSEM"].startswith("0 of 1 | – | – [45.3]")
 
 
 def test_the_frontier_joins_the_settings_of_a_method(fidelity, shown):
@@ -69,8 +69,10 @@ def test_the_frontier_joins_the_settings_of_a_method(fidelity, shown):
         for panel in (here, paper)
     }
     assert of[paper]["HCFL+ (FedRC)"] == [[69.33, 69.67], [69.16, 67.37], [71.67, 68.64]]  # K = 3, 8, 8
-    ((val, test),) = of[here]["HCFL++"]
-    assert f"| HCFL++ | 1 of 3 | 180 of 200 | {val:.1f} | {test:.1f} |" in PAGE
+    ((val, test),) = of[here]["HCFL+ (FedRC)"]
+    assert (
+        f"| HCFL+ (FedRC), ρ = 0.3 | 3 of 3 | 198 of 200 | {val:.1f} ± 0.4 [69.33] | {test:.1f} ± 2.0 [69.67] |" in PAGE
+    )
     assert of[paper]["HCFL++"] == []
 
 
@@ -84,7 +86,7 @@ def test_rows_come_in_the_papers_order_and_ours_last(shown):
     study, runs = shown("beta-0.2")
     assert list(runs) == [row for row in study.rows if row in runs]
     assert next(iter(runs)) == "FedAvg"
-    assert list(runs)[-1] == "HCFL++"
+    assert list(runs)[-2:] == ["HCFL++", "HCFL++, own heads"]
 
 
 @pytest.mark.parametrize("plan", PLANS, ids=lambda plan: plan.name)
