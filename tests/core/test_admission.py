@@ -54,7 +54,7 @@ def found(update, longest=10.0, announced=ANNOUNCED, received=RECEIVED, buffers=
         AdmissionConfig(longest_model=longest),
     )
     chosen = setting_of(federation, None, network, admission=admission)
-    task = RoundTask(chosen, SimpleNamespace(ensemble=received), update.clients, {})
+    task = RoundTask(chosen, SimpleNamespace(ensemble=received, round=1), update.clients, {})
     return {client: refusal.text for client, refusal in refusals(task, update).items()}
 
 
