@@ -44,11 +44,13 @@ def begin(setting: Setting, ensemble: Ensemble) -> RunState:
 
 
 def sample_clients(setting: Setting, round_: int) -> list[int]:
-    """Draw this round's participants, in the order of their ids; clients without training data cannot take part."""
+    """Draw this round's participants, in the order of their ids; who has no data at this step cannot take part."""
     federation = setting.federation
     wanted = max(1, round(setting.participation * federation.clients))
     drawn = rng.numpy_generator(setting.seed, "participants", round_).permutation(federation.clients).tolist()
-    return sorted([client for client in drawn if len(federation.train[client])][:wanted])
+    if federation.timeline:
+        drawn = [client for client in drawn if len(federation.train[client])]
+    return sorted(drawn[:wanted])
 
 
 def play_round(
