@@ -147,6 +147,15 @@ class DataConfig(Section):
     label: str | None = Field(None, description="tables: the column to predict; a,b,c: several labels, each yes or no")
     client: str | None = Field(None, description="tables: the column that says which client holds a row")
     time: str | None = Field(None, description="tables: a column of dates or numbers; clients hold out their last rows")
+    history: int | None = Field(
+        None, ge=1, le=10_000, description="forecasts: how many rows of a client, by time, are an input; needs time"
+    )
+    horizon: int | None = Field(None, ge=1, le=10_000, description="forecasts: how many rows ahead; default 1")
+    season: int | None = Field(
+        None,
+        ge=1,
+        description="forecasts: rows of a season (24 hours, 7 days, 12 months), to compare with the last",
+    )
     features: Columns | None = Field(None, description="tables: the input columns a,b,c; default: all others")
     drop: Columns | None = Field(None, description="tables: columns a,b,c that are no inputs")
     truth: str | None = Field(None, description="tables: the column of clients' true groups, to measure with only")
@@ -238,7 +247,7 @@ class ModelConfig(Section):
 
     name: str = Field(
         "auto",
-        description="auto, mlp, cnn, cnn1d, mobilenet-v2, resnet-18, efficientnet-lite0, "
+        description="auto, mlp, cnn, cnn1d, gru, mobilenet-v2, resnet-18, efficientnet-lite0, "
         "or FILE.py:FUNCTION that builds (extractor, head)",
     )
     norm: Literal["batch", "group"] | None = Field(

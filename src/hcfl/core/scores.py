@@ -35,6 +35,27 @@ def client_scores(federation: Federation, held_out: HeldOut | None) -> list[Scor
     return [scores(federation.task, predicted[part], answers[part]) for part in parts]
 
 
+def baselines(federation: Federation, season: int | None) -> dict[str, Scores]:
+    """Return the metrics of forecasts without a model: the last value, and the value of a season before.
+
+    They are over the same held-out windows; none where the task is no forecast.
+    """
+    windows = None if federation.schema is None else federation.schema.windows
+    rows = federation.val_rows
+    if windows is None or not len(rows) or not len(federation.y):
+        return {}
+    assert isinstance(federation.task, Regression)
+    past = federation.x[rows.to(federation.x.device)][:, :, 0].cpu()  # the label's own channel, standardised as answers
+    columns = {"last_value": windows.history - 1}
+    if season is not None:
+        columns["last_season"] = windows.span - season
+    unit, answers = federation.task.std, federation.answers[rows]
+    return {
+        name: _of_numbers((past[:, column].double() - answers.double()) * unit, answers * unit)
+        for name, column in columns.items()
+    }
+
+
 def _slices(sizes: tuple[int, ...]) -> list[slice]:
     ends = np.cumsum(sizes).tolist()
     return [slice(end - size, end) for size, end in zip(sizes, ends, strict=True)]

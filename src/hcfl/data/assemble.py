@@ -70,6 +70,8 @@ def from_frame(table: Any, name: str, seed: int, settings: Mapping[str, Any]) ->
 def assemble(samples: Samples, config: DataConfig, seed: int) -> Federation:
     """Deal samples to simulated clients, or use the clients that the samples name."""
     _check_time(config)
+    if samples.begin is not None and samples.client is None:  # one series, which must not be dealt at random
+        samples = replace(samples, client=np.zeros(len(samples.y), dtype=np.int64))
     if samples.client is not None:
         return _natural(samples, config, seed)
     return _simulated(samples, filled_in(config), seed)
@@ -489,7 +491,7 @@ def _halves(
     found = [
         train_and_val(part, config.val_share, seed, client, images, step)
         if samples.time is None
-        else train_then_val(part, config.val_share, samples.time)
+        else train_then_val(part, config.val_share, samples.time, samples.begin)
         for client, part in enumerate(parts)
     ]
     return tuple(half[0] for half in found), tuple(half[1] for half in found)
@@ -542,8 +544,18 @@ def train_and_val(
     return torch.from_numpy(train), torch.from_numpy(val)
 
 
-def train_then_val(rows: Rows, share: float, time: NDArray[np.float64]) -> tuple[Tensor, Tensor]:
-    """Split a client's rows by time: the last `share` of them are held out, at least one, but none of a single row."""
+def train_then_val(
+    rows: Rows, share: float, time: NDArray[np.float64], begin: NDArray[np.float64] | None = None
+) -> tuple[Tensor, Tensor]:
+    """Split a client's rows by time: the last `share` of them are held out, at least one, but none of a single row.
+
+    Where rows are windows that begin at `begin` and end at `time`, training windows end before the first one that is
+    held out begins; those between are left out. Where none would be left to train on, none is held out.
+    """
     order = rows[np.argsort(time[rows], kind="stable")]
     held_out = min(max(1, round(share * len(rows))), max(0, len(rows) - 1))
-    return torch.from_numpy(order[: len(rows) - held_out]), torch.from_numpy(order[len(rows) - held_out :])
+    train, val = order[: len(rows) - held_out], order[len(rows) - held_out :]
+    if begin is not None and held_out:
+        before = time[train] < begin[val].min()
+        train, val = (train[before], val) if before.any() else (order, order[:0])
+    return torch.from_numpy(train), torch.from_numpy(val)

@@ -33,6 +33,8 @@ class Samples:
     """Notes for the user about how they were read."""
     time: NDArray[np.float64] | None = None
     """When each sample was taken, where that is known: clients then hold out their last ones."""
+    begin: NDArray[np.float64] | None = None
+    """When the input of each sample begins, where it is a window of a series; `time` is then that of the answer."""
     task: AnyTask = CLASSES
     targets: NDArray[np.float32] | None = None
     """What is predicted, where that is no class; y then has the bins of it."""

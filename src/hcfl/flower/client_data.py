@@ -168,7 +168,7 @@ def _own(node: Mapping[str, Any], how: Split, client: int) -> Federation:
     if samples.time is None:
         train, val = train_and_val(rows, how.val_share, how.seed, client)
     else:
-        train, val = train_then_val(rows, how.val_share, samples.time)
+        train, val = train_then_val(rows, how.val_share, samples.time, samples.begin)
     x: Tensor = torch.from_numpy(np.ascontiguousarray(samples.x))
     return Federation(
         name=samples.name,

@@ -4,6 +4,7 @@ from collections.abc import Callable, Sequence
 from itertools import pairwise
 from math import prod
 
+import torch
 from torch import Tensor, nn
 
 from hcfl.errors import InputError
@@ -49,6 +50,39 @@ def cnn1d(shape: tuple[int, ...], classes: int, channels: Sequence[int] = (32, 6
     return nn.Sequential(*layers, nn.AdaptiveAvgPool1d(1), nn.Flatten()), nn.Linear(channels[-1], classes)
 
 
+class LastState(nn.Module):
+    """A gated recurrent unit (Cho et al., 2014) over a series, of which the last state is returned.
+
+    As torch's GRU, written in plain operations, so that it trains for all clients at once.
+    """
+
+    def __init__(self, channels: int, width: int):
+        super().__init__()
+        self.width = width
+        self.seen, self.kept = nn.Linear(channels, 3 * width), nn.Linear(width, 3 * width)
+        for parameter in self.parameters():
+            nn.init.uniform_(parameter, -(width**-0.5), width**-0.5)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(N, T, D) → (N, width)."""
+        state = x.new_zeros(len(x), self.width)
+        for seen in self.seen(x).unbind(dim=1):
+            (reset, update, new), (kept_reset, kept_update, kept_new) = (
+                part.chunk(3, dim=1) for part in (seen, self.kept(state))
+            )
+            gate = torch.sigmoid(update + kept_update)
+            proposed = torch.tanh(new + torch.sigmoid(reset + kept_reset) * kept_new)
+            state = (1 - gate) * proposed + gate * state
+        return state
+
+
+def gru(shape: tuple[int, ...], classes: int, width: int = 32) -> Pair:
+    """Build a recurrent network for series (T, D) of any length."""
+    if len(shape) != 2:
+        raise InputError(f"model.name = gru: reads series (T, D), but the inputs have shape {shape}")
+    return LastState(shape[-1], width), nn.Linear(width, classes)
+
+
 IMAGE_NETWORKS: dict[str, Callable[..., Pair]] = {
     "mobilenet-v2": mobilenet_v2,
     "resnet-18": resnet_18,
@@ -64,7 +98,7 @@ IMAGE_NETWORK_OPTIONS: dict[str, str | float] = {
 }
 """What these are unless the user says otherwise."""
 
-MODELS: dict[str, Builder] = {"mlp": mlp, "cnn": cnn, "cnn1d": cnn1d, **IMAGE_NETWORKS}
+MODELS: dict[str, Builder] = {"mlp": mlp, "cnn": cnn, "cnn1d": cnn1d, "gru": gru, **IMAGE_NETWORKS}
 """Builders by the name that configurations use."""
 
 

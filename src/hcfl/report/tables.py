@@ -163,6 +163,8 @@ def remarks(run: Run) -> list[str]:
             f"Served: round {summary['served_round']}, with the largest likelihood of held-out samples, not the last; "
             f"it takes {format_bytes(served)} in {run.path / run_folder.CHECKPOINT}. --serve last takes the last."
         )
+    if forecast := summary.get("forecast"):
+        told.append(f"Forecast: {forecast}.")
     if groups := summary.get("groups"):
         told.append(f"Groups: {groups}.")
     return [*told, *(f"Warning: {each}." for each in summary.get("warnings") or ())]

@@ -26,6 +26,7 @@ from hcfl.runs.tables import (
     class_rows,
     client_rows,
     confusion_rows,
+    forecast_entries,
     group_entries,
     missing_rows,
     quarantine_rows,
@@ -240,6 +241,7 @@ def finish(
         _write_table(path / SCORES, scores.rows_of(names, sizes, scored))
     found = {} if scored is None else scores.finite(scored[0])
     summary |= {"task": federation.task.name} | {f"score_{name}": value for name, value in found.items()}
+    summary |= forecast_entries(scores.baselines(federation, config.data.season), found)
     file = path / CHECKPOINT / best_round.FILE
     summary |= {
         "served_round": metrics[-1]["round"] if best is None else best.round,

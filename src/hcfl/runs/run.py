@@ -2,7 +2,7 @@
 
 import warnings
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
@@ -20,6 +20,7 @@ from hcfl.data import Federation
 from hcfl.data.answers import Answers
 from hcfl.data.sources import check_more
 from hcfl.data.tables import read_table
+from hcfl.data.tables.samples import series_of
 from hcfl.errors import InputError
 from hcfl.methods import Method
 from hcfl.models import Network
@@ -215,7 +216,9 @@ class Run:
         schema = self.federation.schema
         if schema is None:
             raise InputError(f"x: is a table, but the run's inputs are arrays of shape {self.federation.shape}")
-        encoded = schema.encode(read_table(table, "data") if isinstance(table, str | Path) else table, "newcomer")
+        frame = read_table(table, "data") if isinstance(table, str | Path) else table
+        encode = schema.encode if schema.windows is None else partial(series_of, schema=schema)
+        encoded = encode(frame, where="newcomer")
         for note in encoded.notes:
             warnings.warn(note, stacklevel=5)
         complete = encoded.answers is not None and bool((encoded.answers.bins >= 0).all())

@@ -1,6 +1,6 @@
 """The rows of a run folder's files: `clients.csv`, `classes.csv`, `splits.jsonl`, `summary.json`."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -243,6 +243,18 @@ def group_entries(federation: Federation, state: RunState, measured: Measured) -
         "val_groups": val,
         "groups": text,
     }
+
+
+def forecast_entries(baselines: Mapping[str, Mapping[str, float | None]], found: Mapping[str, float | None]) -> Row:
+    """Return what `summary.json` says of forecasts without a model, and whether the run's models are better."""
+    rmse = {name: one["rmse"] for name, one in baselines.items() if one["rmse"] is not None}
+    mine = found.get("rmse")
+    if not rmse or mine is None:
+        return {}
+    told = ", ".join(f"{name.replace('_', ' ')} {value:.4g}" for name, value in rmse.items())
+    verdict = "it pays" if mine < min(rmse.values()) else "it does not pay"
+    scored = {f"score_{name}_{metric}": value for name, one in baselines.items() for metric, value in one.items()}
+    return {**scored, "forecast": f"RMSE {mine:.4g}, without a model: {told}; {verdict}"}
 
 
 def paired_gain(one: Tensor, other: Tensor) -> tuple[float, float]:

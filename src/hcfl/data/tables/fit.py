@@ -1,6 +1,7 @@
 """Finds the schema of a table, and joins the schemas of several clients into the one that all of them use."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -20,9 +21,14 @@ MOST_CATEGORIES = 100
 MOST_CLASSES = 1000
 
 
-def fit(table: "DataFrame", label: str, features: Sequence[str], where: str, task: str = "auto") -> Schema:
-    """Find how the feature columns and the label (a column, or `a,b,c`) of a table become numbers."""
-    if not features:
+def fit(
+    table: "DataFrame", label: str, features: Sequence[str], where: str, task: str = "auto", alone: bool = False
+) -> Schema:
+    """Find how the feature columns and the label (a column, or `a,b,c`) of a table become numbers.
+
+    With `alone`, there may be no features: the label's own past is the input.
+    """
+    if not features and not alone:
         raise InputError(f"{where}: no column is left as an input")
     notes: list[str] = []
     columns = tuple(_column(table[name], notes) for name in features)
@@ -128,7 +134,13 @@ def join(schemas: Sequence[Schema], where: str = "schemas") -> Schema:
     rows = [max(1, schema.rows) for schema in schemas]
     columns = [_joined([_named(schema, name) for schema in schemas], rows) for name in names]
     label = _joined_label([schema.label for schema in schemas], rows)
-    return Schema(tuple(columns), label, sum(schema.rows for schema in schemas))
+    windows = first.windows
+    for other in schemas[1:]:
+        if (other.windows is None) != (windows is None) or (
+            windows and other.windows and replace(other.windows, step=windows.step) != windows
+        ):
+            raise InputError(f"{where}: the schemas have different history, horizon or time")
+    return Schema(tuple(columns), label, sum(schema.rows for schema in schemas), windows=windows)
 
 
 def _joined_label(labels: Sequence[Label], rows: Sequence[int]) -> Label:

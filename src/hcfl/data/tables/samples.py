@@ -1,17 +1,19 @@
 """From a table to samples: which column is the label, which the client, and which rows can be used."""
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from hcfl.config import DataConfig
+from hcfl.data.answers import Answers
 from hcfl.data.samples import Samples
 from hcfl.data.tables.columns import booleans, cleaned, dates, kind_of, numbers, texts
 from hcfl.data.tables.fit import fit, label_columns
 from hcfl.data.tables.read import FILE_COLUMN, check_names
-from hcfl.data.tables.schema import Schema, check_column
+from hcfl.data.tables.schema import Encoded, Schema, check_column
+from hcfl.data.tables.windows import Windows, cut, usual_step
 from hcfl.errors import InputError
 
 if TYPE_CHECKING:
@@ -20,7 +22,7 @@ if TYPE_CHECKING:
 ROLES = ("label", "client", "time", "truth", "groups", "test")
 """Settings that name one column."""
 
-TABLE_SETTINGS = (*ROLES, "features", "drop", "schema_file")
+TABLE_SETTINGS = (*ROLES, "features", "drop", "history", "horizon", "season", "schema_file")
 
 
 def samples_of(table: "DataFrame", config: DataConfig, name: str, schema: Schema | None = None) -> Samples:
@@ -28,7 +30,7 @@ def samples_of(table: "DataFrame", config: DataConfig, name: str, schema: Schema
     where = f"data.source = {name!r}"
     if config.resize is not None:
         raise InputError(f"data.resize = {config.resize}: {name} is a table; only image files can be resized")
-    if config.kind not in ("auto", "vector"):
+    if config.kind not in ("auto", "vector") and config.history is None:
         raise InputError(f"data.kind = {config.kind}: {name} is a table, its rows are vectors")
     check_names(where, list(table.columns))
     if schema is None and config.schema_file is not None:
@@ -37,7 +39,8 @@ def samples_of(table: "DataFrame", config: DataConfig, name: str, schema: Schema
     marked = None if "test" not in roles else _marked(table[roles["test"]])
     if schema is None:
         known = table if marked is None else table[~marked]
-        schema = fit(known, roles["label"], features_of(config, list(table.columns), roles, where), where, config.task)
+        features = features_of(config, list(table.columns), roles, where)
+        schema = fit(known, roles["label"], features, where, *forecast_task(config))
     encoded = schema.encode(table, where)
     answers = encoded.answers
     if answers is None:
@@ -52,10 +55,14 @@ def samples_of(table: "DataFrame", config: DataConfig, name: str, schema: Schema
         raise InputError(f"{where}: no row has a value in {schema.label.name!r}")
     client, truth, group, time = (
         None if role not in roles else read(table[roles[role]][labelled], f"data.{role} = {roles[role]!r}")
-        for role, read in (("client", _names), ("truth", _names), ("groups", _names), ("time", _times))
+        for role, read in (("client", _names), ("truth", _names), ("groups", _names), ("time", times_of))
     )
     if client is not None and len(client) > 1 and len(np.unique(client)) == len(client):
         raise InputError(f"data.client = {roles['client']!r}: every row has another value, so each client has one row")
+    if config.history is not None or schema.windows is not None:
+        test = None if marked is None else marked[labelled]
+        rows = SeriesRows(name, where, encoded.x[labelled], answers, labelled, client, truth, group, time, test)
+        return windows_of(rows, schema, config, tuple(notes))
     return Samples(
         name=name,
         x=encoded.x[labelled],
@@ -71,6 +78,118 @@ def samples_of(table: "DataFrame", config: DataConfig, name: str, schema: Schema
         targets=None if answers.targets is None else answers.targets[labelled],
         schema=replace(schema, notes=()),
     )
+
+
+def forecast_task(config: DataConfig) -> tuple[str, bool]:
+    """Return the task to fit a schema for, and whether the label's own past is an input."""
+    if config.history is None:
+        for name in ("horizon", "season"):
+            if (value := getattr(config, name)) is not None:
+                raise InputError(f"data.{name} = {value}: is of forecasts, which need data.history")
+        return config.task, False
+    if config.time is None:
+        raise InputError(f"data.history = {config.history}: a forecast needs data.time, the column of dates or numbers")
+    if config.task not in ("auto", "regression"):
+        raise InputError(f"data.task = {config.task}: a forecast is of numbers, so the task is regression")
+    last = config.history - 1 + (config.horizon or 1)
+    if config.season is not None and not (config.horizon or 1) <= config.season <= last:
+        raise InputError(f"data.season = {config.season}: must lie in the window, from {config.horizon or 1} to {last}")
+    return "regression", True
+
+
+@dataclass(frozen=True)
+class SeriesRows:
+    """The rows of a table that have a label, before they become windows."""
+
+    name: str
+    where: str
+    x: NDArray[np.float32]
+    answers: Answers
+    labelled: NDArray[np.bool_]
+    client: NDArray[Any] | None
+    truth: NDArray[Any] | None
+    group: NDArray[Any] | None
+    time: NDArray[np.float64] | None
+    test: NDArray[np.bool_] | None
+
+
+def windows_of(rows: SeriesRows, schema: Schema, config: DataConfig, notes: tuple[str, ...]) -> Samples:
+    """Return windows of each client's rows; the label's own past is their first channel.
+
+    A window of the test set has all rows in it, and comes after the client's other rows.
+    """
+    targets = None if rows.answers.targets is None else rows.answers.targets[rows.labelled]
+    if targets is None or rows.answers.task.name != "regression":
+        raise InputError(f"data.label = {schema.label.name!r}: a forecast is of numbers, but this is no number")
+    if rows.time is None:
+        raise InputError(f"{rows.where}: the schema is of forecasts, which need data.time")
+    owner = np.zeros(len(targets), dtype=np.int64)
+    if rows.client is not None:
+        owner = np.unique(rows.client, return_inverse=True)[1]
+    if schema.windows is None:
+        assert config.history is not None
+        assert config.time is not None
+        step = usual_step(rows.time, owner, rows.where)
+        schema = replace(schema, windows=Windows(config.history, config.horizon or 1, config.time, step))
+    assert schema.windows is not None
+    test = np.zeros(len(targets), dtype=bool) if rows.test is None else rows.test
+    found = cut(schema.windows, rows.time, owner, np.ones(len(targets), dtype=bool), open_end=False)
+    if not len(found.answers):
+        raise InputError(
+            f"data.history = {schema.windows.history}: no client has {schema.windows.span + 1} rows without a gap, "
+            f"which history and horizon {schema.windows.horizon} need"
+        )
+    whole = np.concatenate([found.inputs, found.answers[:, None]], axis=1)
+    pure = test[whole].all(axis=1) | ~test[whole].any(axis=1)
+    for client in np.unique(owner[test]):
+        mine = owner == client
+        if (mine & ~test).any() and rows.time[mine & test].min() < rows.time[mine & ~test].max():
+            raise InputError(
+                f"data.test = {config.test!r}: rows of the test set come before other rows of their client"
+            )
+    inputs, answers = found.inputs[pure], found.answers[pure]
+    stretches = f"{len(answers)} windows of {schema.windows.history} rows"
+    told = f"{rows.name}: {stretches}, each to forecast the value {schema.windows.horizon} rows later"
+    channels = np.concatenate([targets[:, None], rows.x], axis=1).astype(np.float32)
+
+    def of(column: NDArray[Any] | None) -> NDArray[Any] | None:
+        return None if column is None else column[answers]
+
+    return Samples(
+        name=rows.name,
+        x=channels[inputs],
+        y=rows.answers.bins[rows.labelled][answers],
+        class_names=rows.answers.names,
+        client=of(rows.client),
+        concept=of(rows.truth),
+        group=of(rows.group),
+        test=of(rows.test),
+        notes=(*notes, told),
+        time=rows.time[answers],
+        begin=rows.time[inputs[:, 0]],
+        task=rows.answers.task,
+        targets=targets[answers],
+        schema=replace(schema, notes=()),
+    )
+
+
+def series_of(table: "DataFrame", schema: Schema, where: str) -> Encoded:
+    """Return the windows of one client's table, in the order of time, also those whose answer lies beyond it."""
+    encoded, windows = schema.encode(table, where), schema.windows
+    assert windows is not None
+    if encoded.answers is None or encoded.answers.targets is None:
+        raise InputError(f"{where}: has no column {schema.label.name!r}, whose past is the input of a forecast")
+    check_column(where, "the schema", windows.time, list(map(str, table.columns)))
+    time = times_of(table[windows.time], f"{where}: column {windows.time!r}")
+    known = encoded.answers.bins >= 0
+    found = cut(windows, time, np.zeros(len(table), dtype=np.int64), known, open_end=True)
+    if not len(found.answers):
+        raise InputError(f"{where}: has no {windows.history} rows without a gap, which a forecast needs")
+    channels = np.concatenate([encoded.answers.targets[:, None], encoded.x], axis=1).astype(np.float32)
+    there, at = found.answers >= 0, np.maximum(found.answers, 0)
+    bins = np.where(there, encoded.answers.bins[at], -1)
+    answers = replace(encoded.answers, bins=bins, targets=encoded.answers.targets[at])
+    return Encoded(channels[found.inputs], answers, encoded.notes)
 
 
 def columns_of(config: DataConfig, names: list[str], where: str, schema: Schema | None = None) -> dict[str, str]:
@@ -131,7 +250,8 @@ def _names(column: "Series[Any]", where: str) -> NDArray[Any]:
     return found
 
 
-def _times(column: "Series[Any]", where: str) -> NDArray[np.float64]:
+def times_of(column: "Series[Any]", where: str) -> NDArray[np.float64]:
+    """Return dates as days, or numbers; refuse other values, and missing ones."""
     values = cleaned(column)
     kind = kind_of(values)
     if kind not in ("date", "number"):

@@ -7,7 +7,7 @@ fitted, a further column says so.
 
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from difflib import get_close_matches
 from functools import cached_property
 from pathlib import Path
@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 
 from hcfl.data.answers import Answers, bin_names, of_classes, of_labels, of_numbers
 from hcfl.data.tables.columns import Kind, booleans, cleaned, dates, kind_of, numbers, texts
+from hcfl.data.tables.windows import Windows
 from hcfl.errors import InputError
 from hcfl.models.tasks import CLASSES, AnyTask, MultiLabel, Regression
 
@@ -138,11 +139,14 @@ class Schema:
     """How many rows it was fitted on."""
     notes: tuple[str, ...] = field(default=(), compare=False)
     """For the user, from fitting; they are not kept."""
+    windows: Windows | None = None
+    """How rows become windows of a series, where the task is a forecast."""
 
     @cached_property
     def outputs(self) -> tuple[str, ...]:
-        """Names of the inputs of the network."""
-        return tuple(name for column in self.columns for name in column.outputs)
+        """Names of the inputs of the network; in a forecast, of each row of a window."""
+        own = tuple(name for column in self.columns for name in column.outputs)
+        return own if self.windows is None else (self.label.name, *own)
 
     def encode(self, table: "DataFrame", where: str = "table") -> Encoded:
         """Turn a table into numbers; further columns are ignored, and the label may be missing."""
@@ -161,7 +165,8 @@ class Schema:
                     "as none"
                 )
         labelled = all(name in found for name in self.label.columns)
-        return Encoded(np.concatenate(parts, axis=1), self.label.encode(table) if labelled else None, tuple(notes))
+        x = np.concatenate([np.zeros((len(table), 0), dtype=np.float32), *parts], axis=1)
+        return Encoded(x, self.label.encode(table) if labelled else None, tuple(notes))
 
     def to_json(self) -> str:
         """Return it as text."""
@@ -182,7 +187,10 @@ class Schema:
             label |= {"sets": list(task.sets), "others": task.others}
         else:
             label |= {"classes": list(self.label.classes)}
-        return json.dumps({"rows": self.rows, "label": label, "columns": columns}, indent=1, ensure_ascii=False) + "\n"
+        whole: dict[str, Any] = {"rows": self.rows, "label": label, "columns": columns}
+        if self.windows is not None:
+            whole["windows"] = asdict(self.windows)
+        return json.dumps(whole, indent=1, ensure_ascii=False) + "\n"
 
     @staticmethod
     def from_json(text: str, where: str) -> "Schema":
@@ -192,11 +200,12 @@ class Schema:
             columns = tuple(_column(one) for one in read["columns"])
             label = _label(read["label"])
             rows = int(read["rows"])
+            windows = _windows(read["windows"]) if "windows" in read else None
         except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
             raise InputError(f"{where}: is not a schema ({type(error).__name__}: {error})") from None
-        if not columns or not label.columns:
+        if not (columns or windows) or not label.columns:
             raise InputError(f"{where}: is not a schema (it needs columns, and a label)")
-        return Schema(columns, label, rows)
+        return Schema(columns, label, rows, windows=windows)
 
     @staticmethod
     def load(path: str | Path) -> "Schema":
@@ -212,6 +221,13 @@ class Schema:
 
 def _taken(column: Column) -> str:
     return "count as none of the categories" if column.kind == "category" else f"are taken to be {column.fill:g}"
+
+
+def _windows(read: dict[str, Any]) -> Windows:
+    found = Windows(int(read["history"]), int(read["horizon"]), _text(read["time"]), float(read["step"]))
+    if min(found.history, found.horizon) < 1 or not found.step > 0:
+        raise ValueError("history, horizon and step of the windows")
+    return found
 
 
 def _column(read: dict[str, Any]) -> Column:

@@ -141,6 +141,8 @@ function build() {
       "Summary",
       several ? report.compared.verdict : judgement(runs[0]),
       several ? groupTable(report.compared, groups) : tiles(runs[0]),
+      taskScores(runs),
+      sentences(runs),
       warnings(runs),
       several ? singleRuns(runs) : everyNumber(runs),
     ),

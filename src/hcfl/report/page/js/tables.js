@@ -32,6 +32,47 @@ function warnings(runs) {
   );
 }
 
+// What a run says of given groups and of forecasts without a model, in sentences.
+function sentences(runs) {
+  const told = runs.flatMap((run) =>
+    ["forecast", "groups"]
+      .filter((key) => run.summary[key])
+      .map((key) => (runs.length > 1 ? `${run.label}: ${run.summary[key]}` : run.summary[key])),
+  );
+  if (!told.length) return null;
+  return element(
+    "ul",
+    { class: "card", "aria-label": "Compared with" },
+    told.map((text) => element("li", {}, text)),
+  );
+}
+
+// The metrics of the task over all held-out data: RMSE, MAE and R² of numbers, AUROC and others of classes.
+function taskScores(runs) {
+  const keys = [...new Set(runs.flatMap((run) => Object.keys(run.summary)))].filter((key) => key.startsWith("score_"));
+  if (!keys.length) return null;
+  return element(
+    "div",
+    { class: "card scroll", id: "task-scores" },
+    element(
+      "table",
+      {},
+      headerRow(
+        `${runs[0].summary.task}, held-out data`,
+        runs.map((run) => run.label),
+      ),
+      keys.map((key) =>
+        element(
+          "tr",
+          {},
+          element("td", {}, key.replace("score_", "").replaceAll("_", " ")),
+          runs.map((run) => element("td", { class: "number" }, plain(run.summary[key] ?? null))),
+        ),
+      ),
+    ),
+  );
+}
+
 function tiles(run) {
   const show = (key) => datum(run, 0, key);
   const tile = (title, main, ...also) =>
