@@ -78,7 +78,7 @@ def test_test_windows_come_after_all_others():
     federation = built(table, test="test")
     assert len(federation.test_x) == 4 * (16 - 8)
     table["test"] = table.hour < "2024-01-01 20:00:00"
-    with pytest.raises(InputError, match="rows of the test set come before others of their client"):
+    with pytest.raises(InputError, match="rows of the test set come before other rows of their client"):
         built(table, test="test")
 
 
