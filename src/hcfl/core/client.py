@@ -91,7 +91,7 @@ def take_part(
     orders = [rng.torch_generator(seed, "batches", broadcast.round, client) for client in clients]
     job = Job(
         plan=plan,
-        features=features if plan.received else _features(network, plan.start, data),
+        features=features if plan.received or network.fixed else _features(network, plan.start, data),
         data=data,
         batches=shuffle(segments, sgd, orders, singles=not network.buffers),
         sgd=sgd,

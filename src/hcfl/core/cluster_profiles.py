@@ -126,7 +126,7 @@ def _bin_log_probs(network: Network, outputs: Tensor) -> Tensor:
 
 def _held_out(federation: Federation, client: int) -> Scaled:
     """Return a client's held-out inputs."""
-    return Scaled(federation.x[federation.val[client].to(federation.x.device)], federation.scaling)
+    return federation.inputs(federation.val[client])
 
 
 def _own_features(federation: Federation, network: Network, state: ServerState, client: int) -> Tensor:

@@ -40,7 +40,7 @@ FRESH_STEPS = 20
 
 def held_out_inputs(federation: Federation) -> Scaled:
     """Return all clients' held-out inputs, one client's after another's."""
-    return Scaled(federation.x[federation.val_rows.to(federation.x.device)], federation.scaling)
+    return federation.inputs(federation.val_rows)
 
 
 def predict_held_out(
@@ -164,9 +164,9 @@ def test_score(
     Persistent newcomers go on from their weights and take one E-step; fresh ones start uniform. The test images are
     embedded once, not once per concept.
     """
-    if federation.test_x is None or not federation.newcomers:
+    task, test = network.task, federation.test_inputs
+    if test is None or not federation.newcomers:
         return TestResult((), weights)
-    task, test = network.task, Scaled(federation.test_x, federation.scaling)
     outputs = outputs_of(network, after.ensemble, test)
     counted = counted_clusters(method, after)
     densities = log_densities(network, after, test)

@@ -12,7 +12,7 @@ from hcfl.core.sgd import Batches, LocalSGD, Supervision, train_extractor, train
 from hcfl.data.local_data import LocalData
 from hcfl.methods.local_models import Plan
 from hcfl.models import Network, Params
-from hcfl.models.ensemble import Copies, Ensemble, joined, rows, stack
+from hcfl.models.ensemble import Copies, Ensemble, embed, joined, rows, stack
 
 Phase = Literal["heads", "extractor"]
 """What is being trained: heads on features that are known, or an extractor, alone or together with heads."""
@@ -32,6 +32,10 @@ class Job:
     """For each client, the name of the random numbers that layers draw in training, and of dropout's masks."""
     velocity: Copies | None = None
     """The momentum that clients begin with, of what they train; None: all begin at rest, and keep none."""
+
+    def fixed_features(self, network: Network) -> Tensor:
+        """Return the features of a frozen extractor."""
+        return embed(network, {}, self.data.inputs) if self.features is None else self.features
 
     def key(self, client: int, phase: Phase) -> int:
         """Return what a client's masks of dropout come from, the same for all of its models."""
@@ -72,12 +76,19 @@ def train(network: Network, job: Job) -> Trained:
 def _train_one(network: Network, job: Job, client: int, velocity: Ensemble | None) -> Ensemble:
     """Train one client's extractor and heads in the order that was asked for (split), or its whole models (full).
 
+    Where the extractor is frozen, whole models differ by their heads only.
+
     The velocity, where there is one, is updated in place.
     """
     inputs, device, batches, sgd = job.data.inputs, job.data.inputs.device, job.batches.of(client), job.sgd
     start, anchor = job.plan.start.of(client), job.plan.anchor.of(client)
     answers, gamma = job.data.answers.to(device), job.plan.gamma.to(device)
     supervision = Supervision(answers, gamma, batches, sgd, job.key(client, "extractor"), network.task)
+    if network.fixed:
+        first = replace(supervision, key=job.key(client, "heads"))
+        of_heads = None if velocity is None else velocity.heads
+        heads = train_heads(network, start.heads, job.fixed_features(network), first, anchor.heads, of_heads)
+        return Ensemble({}, heads, start.topology)
     if start.topology == "split":
         extractor, heads, anchors = start.extractor(0), start.heads, (anchor.extractor(0), anchor.heads)
         momenta = None if velocity is None else (velocity.extractor(0), velocity.heads)

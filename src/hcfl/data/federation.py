@@ -1,6 +1,6 @@
 """A federation: what every client holds, the global test set, and the recorded truth."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from operator import eq
@@ -131,6 +131,8 @@ class Federation:
     """The step whose data `train`, `val`, `truth` and `corruptions` are, from 0."""
     aside: tuple[Tensor, ...] | None = None
     """Rows that each client keeps out of training, to choose its personal part by; None where clients have no part."""
+    frozen: Callable[[Scaled], Tensor] | None = None
+    """φ, where the run does not train it: then each sample's features are computed once, when they are first used."""
 
     @staticmethod
     def from_arrays(
@@ -261,10 +263,27 @@ class Federation:
 
     def _data_of(self, parts: Sequence[Tensor]) -> LocalData:
         rows = parts[0] if len(parts) == 1 else torch.cat(list(parts))
-        inputs = Scaled(self.x[rows.to(self.x.device)], self.scaling)
+        inputs = self.inputs(rows)
         segments = Segments(tuple(len(part) for part in parts))
         targets = None if self.targets is None else self.targets[rows]
-        return LocalData(inputs if self.as_stored else inputs[:], self.y[rows], self.classes, segments, targets)
+        as_stored = self.as_stored or inputs.features is not None
+        return LocalData(inputs if as_stored else inputs[:], self.y[rows], self.classes, segments, targets)
+
+    def inputs(self, rows: Tensor) -> Scaled:
+        """Return the inputs of some rows."""
+        return self._all_inputs.some(rows.to(self.x.device))
+
+    @cached_property
+    def _all_inputs(self) -> Scaled:
+        return self._embedded(Scaled(self.x, self.scaling))
+
+    @cached_property
+    def test_inputs(self) -> Scaled | None:
+        """The inputs of the global test set."""
+        return None if self.test_x is None else self._embedded(Scaled(self.test_x, self.scaling))
+
+    def _embedded(self, inputs: Scaled) -> Scaled:
+        return inputs if self.frozen is None or not len(inputs) else replace(inputs, features=self.frozen(inputs))
 
     @cached_property
     def val_rows(self) -> Tensor:

@@ -220,12 +220,15 @@ class Rows:
     """The momentum that rows begin with, where clients keep it."""
 
     @classmethod
-    def of(cls, job: Job) -> "Rows":
-        """Return a row for each client, or, in the full topology, for each model of each client."""
+    def of(cls, job: Job, fixed: bool = False) -> "Rows":
+        """Return a row for each client, or, in the full topology, for each model of each client.
+
+        Models with the same frozen extractor are heads of one row.
+        """
         start, anchor, velocity = job.plan.start, job.plan.anchor, job.velocity
         columns = torch.arange(start.models).expand(start.clients, -1)
         keys = _keys(job, "extractor")
-        if start.topology == "split":
+        if start.topology == "split" or fixed:
             return cls(start, anchor, job.batches, columns, keys, velocity)
 
         def lined(tensor: Tensor) -> Tensor:
@@ -255,13 +258,18 @@ class Rows:
 
 def train_together(stacked: Stacked, job: Job, recorder: Recorder | None = None) -> Trained:
     """Train all clients: heads on frozen features, then extractors, or both together (split); whole models (full)."""
-    rows = Rows.of(job)
+    fixed = stacked.network.fixed
+    rows = Rows.of(job, fixed)
     recorder = None if stacked.alike else recorder
+    if fixed:
+        rows = _train_heads(stacked, job, rows, job.fixed_features(stacked.network), recorder)
+        return Trained(rows.start, rows.velocity)
     if _heads_first(job):
-        rows = _train_heads(stacked, job, rows, recorder)
+        assert job.features is not None
+        rows = _train_heads(stacked, job, rows, job.features, recorder)
     # A program of one shape takes as many rows as there are clients, however many models these have.
-    fixed = stacked.fixed or recorder is not None
-    size = min(chunk_size(job), job.plan.start.clients if fixed else len(rows))
+    one_shape = stacked.fixed or recorder is not None
+    size = min(chunk_size(job), job.plan.start.clients if one_shape else len(rows))
     trained = _in_chunks(stacked, job, rows, size, recorder)
     if job.plan.start.topology == "split":
         return trained
@@ -300,9 +308,8 @@ def _joined(parts: Sequence[Copies]) -> Copies:
     return Copies(extractors, heads, parts[0].topology)
 
 
-def _train_heads(stacked: Stacked, job: Job, rows: Rows, recorder: Recorder | None) -> Rows:
+def _train_heads(stacked: Stacked, job: Job, rows: Rows, features: Tensor, recorder: Recorder | None) -> Rows:
     """Heads on frozen features, equation (6): return the rows that extractors are then trained with."""
-    assert job.features is not None
     network = stacked.network
 
     def loss(held: Held, batch: Batch, _: Tensor | None) -> Tensor:
@@ -315,8 +322,8 @@ def _train_heads(stacked: Stacked, job: Job, rows: Rows, recorder: Recorder | No
         {"heads": rows.anchor.heads},
         None if velocity is None else {"heads": velocity.heads},
     )
-    supervision = _supervision(job, job.features, rows.columns, _keys(job, "heads"))
-    steps = schedule(rows.batches, alike=False, fixed=recorder is not None, device=job.features.device)
+    supervision = _supervision(job, features, rows.columns, _keys(job, "heads"))
+    steps = schedule(rows.batches, alike=False, fixed=recorder is not None, device=features.device)
     recording = None if recorder is None else Recording(recorder, "heads")
     held = Descent(loss, job.sgd, ("heads",)).run(held, supervision, steps, recording)
     velocity = None if velocity is None else replace(velocity, heads=held["velocity of heads"])

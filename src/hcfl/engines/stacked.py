@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call, vmap
 
-from hcfl.models import BatchNorm, Network, Params, parameters_of, write_out
+from hcfl.models import BatchNorm, Network, Params, write_out
 
 Embed = Callable[[Params, Params, Tensor, Tensor], Tensor]
 """(parameters, statistics, inputs, shares), each with a leading axis of clients → features (clients, batch, …)."""
@@ -61,7 +61,7 @@ class Stacked:
             features: Tensor = vmap(one, randomness="different")(parameters, statistics, inputs, share)
             return features
 
-        written.train()
+        self.network.set_mode(written, True)
         compiled: Embed | None = torch.compile(embed, dynamic=False) if self.compiled else None
         object.__setattr__(self, "program", Program(embed, compiled))
 
@@ -113,7 +113,7 @@ def one_by_one(network: Network) -> bool:
 
 def draws(network: Network) -> bool:
     """Whether layers draw random numbers in training: dropout as modules, not before the heads as hcfl does it."""
-    modules = (*network.extractor.modules(), *network.head.modules())
+    modules = (*(() if network.frozen else network.extractor.modules()), *network.head.modules())
     return any(isinstance(module, nn.modules.dropout._DropoutNd) and module.p > 0 for module in modules)
 
 
@@ -121,7 +121,9 @@ def can_be_batched(network: Network, shape: tuple[int, ...]) -> bool:
     """Whether an extractor can train for several clients at once: tried, since torch has no rule for some layers."""
     if draws(network):
         return True  # its clients train one after another anyway, and the user is told
-    copies = {name: torch.stack([tensor, tensor]) for name, tensor in parameters_of(network.extractor).items()}
+    if network.fixed:
+        return True  # only heads are trained
+    copies = {name: torch.stack([tensor, tensor]) for name, tensor in network.trained_part(network.extractor).items()}
     statistics = {name: copies.pop(name) for name in list(copies) if name in network.buffers}
     trained = {name: tensor.requires_grad_() for name, tensor in copies.items()}
     try:

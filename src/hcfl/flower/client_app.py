@@ -33,6 +33,7 @@ from hcfl.personal.making import predict
 from hcfl.personal.measuring import PersonalParts
 from hcfl.privacy.rules import NOISED
 from hcfl.privacy.sums import Parts, one_vote_each, summands
+from hcfl.runs.backbone import fingerprint
 from hcfl.runs.prepare import prepare
 from hcfl.tiers.client_segments import Segments
 from hcfl.tiers.gaussians import mixture_log_density
@@ -176,6 +177,8 @@ def _prepared(common: Common, client: int, node: str) -> _Prepared:
     config = Config.from_yaml(common.config)
     mine = held_by(common, config, client, json.loads(node))
     setting = prepare(config, mine.federation).setting
+    if fingerprint(setting.network.frozen_part()) != common.backbone:
+        raise InputError(f"model.name = {config.model.name!r}: its frozen weights here differ from the server's")
     # Clients that make personal parts have set samples aside.
     return _Prepared(replace(mine, federation=setting.federation), setting, config.threads)
 
@@ -277,7 +280,7 @@ def measure(
     rows = federation.val[0]
     if not len(rows):
         return torch.zeros(1, 2)
-    inputs, task = Scaled(federation.x[rows], federation.scaling), setting.network.task
+    inputs, task = federation.inputs(rows), setting.network.task
     if task.name != "classification":
         return _scored(setting, broadcast, client, state, inputs, federation.answers[rows])
     seen = look(setting, broadcast, client, state, inputs)

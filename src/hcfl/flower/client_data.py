@@ -110,10 +110,17 @@ def simulated(config: str) -> Federation:
 
 
 def _one_of(whole: Federation, client: int) -> Federation:
+    train, val = whole.train[client], whole.val[client]
+    rows = torch.cat([train, val])
     return replace(
         whole,
-        train=(whole.train[client],),
-        val=(whole.val[client],),
+        x=whole.x[rows],
+        y=whole.y[rows],
+        targets=None if whole.targets is None else whole.targets[rows],
+        train=(torch.arange(len(train)),),
+        val=(torch.arange(len(train), len(rows)),),
+        test_x=None,
+        newcomers=(),
         client_names=(whole.client_names[client],),
         truth=None,
         corruptions=None,

@@ -29,6 +29,7 @@ from hcfl.flower.node_log import NodeLog, NotedEngine, watched
 from hcfl.flower.run_settings import RunSettings, read
 from hcfl.runs import atomic_file
 from hcfl.runs import folder as run_folder
+from hcfl.runs.backbone import fingerprint
 from hcfl.runs.loop import Prepared, play_on
 from hcfl.runs.prepare import prepare
 from hcfl.runs.restore import held, reopen
@@ -95,7 +96,8 @@ def play(grid: Grid, settings: RunSettings) -> None:
         prepared = prepare(config, agreement.federation(config.data) if settings.names else None)
         if not settings.names:
             _check_number(directory, prepared.setting.federation)
-        common = replace(agreement.common, config=prepared.config.to_yaml())
+        frozen = fingerprint(prepared.setting.network.frozen_part())
+        common = replace(agreement.common, config=prepared.config.to_yaml(), backbone=frozen)
         if not common.class_names:
             common = replace(common, class_names=prepared.setting.federation.class_names)
 

@@ -5,6 +5,7 @@ from hcfl.models.layers import BatchNorm, write_out
 from hcfl.models.mobile import efficientnet_lite0, mobilenet_v2
 from hcfl.models.network import Builder, Network, Pair, Params, built_for, check_pair, parameters_of
 from hcfl.models.resnet import resnet_18
+from hcfl.models.trained_part import TrainedPart
 from hcfl.models.zoo import IMAGE_NETWORK_OPTIONS, IMAGE_NETWORKS, MODELS, cnn, cnn1d, default_model, mlp
 
 __all__ = [
@@ -16,6 +17,7 @@ __all__ = [
     "Network",
     "Pair",
     "Params",
+    "TrainedPart",
     "built_for",
     "check_pair",
     "cnn",

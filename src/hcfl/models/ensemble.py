@@ -11,7 +11,7 @@ from torch import Tensor
 from hcfl import rng
 from hcfl.errors import InputError
 from hcfl.models import Builder, Network, Pair, Params, parameters_of
-from hcfl.models.inputs import Inputs
+from hcfl.models.inputs import Inputs, Scaled
 from hcfl.models.precision import matrix_products
 
 Topology = Literal["split", "full"]
@@ -194,8 +194,8 @@ def initialise(
     """Draw the initial models of all clusters.
 
     A builder is called anew for every cluster: in the split topology the first extractor is shared, in the full one
-    each cluster has its own. A pair of modules keeps the extractor's weights as they were given (it may be
-    pretrained) for all clusters. Heads are drawn independently, since identical ones would never separate; only where
+    each cluster has its own. What is frozen is the first one's in both. A pair of modules keeps the extractor's weights
+    as they were given (it may be pretrained) for all clusters. Heads are drawn independently, since identical ones would never separate; only where
     the server assigns clients to clusters, all of them may start `identical`.
     """
     pairs: list[Pair] = []
@@ -204,7 +204,7 @@ def initialise(
             pairs.append(model(shape, classes) if callable(model) else _with_new_head(model))
     network = Network(*pairs[0])
     distinct = pairs[:1] if topology == "split" else pairs
-    extractors = stack([parameters_of(extractor) for extractor, _ in distinct])
+    extractors = stack([network.trained_part(extractor) for extractor, _ in distinct])
     heads = stack([parameters_of(head) for _, head in pairs])
     if clusters > 1 and not identical and all(_some_equal(tensor) for tensor in heads.values()):
         raise InputError("model: clusters start with equal heads and would never separate; draw heads at random")
@@ -239,7 +239,9 @@ def parts(inputs: Inputs) -> list[slice]:
 
 @torch.no_grad()
 def embed(network: Network, extractor: Params, inputs: Inputs) -> Tensor:
-    """Z = φ(x) in evaluation mode, pass by pass."""
+    """Z = φ(x) in evaluation mode, pass by pass; where φ is frozen, as it was computed before."""
+    if network.fixed and isinstance(inputs, Scaled) and inputs.features is not None:
+        return inputs.features
     chunks = [network.embed(extractor, inputs[part]) for part in parts(inputs)]
     return chunks[0] if len(chunks) == 1 else torch.cat(chunks)
 
@@ -248,11 +250,13 @@ def embed(network: Network, extractor: Params, inputs: Inputs) -> Tensor:
 def forward(network: Network, ensemble: Ensemble, inputs: Inputs) -> tuple[Tensor | None, Tensor]:
     """Return the shared features (split topology only) and the logits of all clusters (samples, clusters, classes).
 
-    The shared extractor runs once, not once per head.
+    An extractor that all clusters share runs once, not once per head.
     """
     if ensemble.topology == "split":
         features = embed(network, ensemble.extractor(0), inputs)
         return features, network.logits(ensemble.heads, features)
+    if network.fixed:
+        return None, network.logits(ensemble.heads, embed(network, {}, inputs))
     logits = [
         network.logits(rows(ensemble.heads, [k]), embed(network, ensemble.extractor(k), inputs))
         for k in range(ensemble.clusters)

@@ -58,6 +58,8 @@ class Scaled:
 
     stored: Tensor
     scaling: Scaling
+    features: Tensor | None = None
+    """φ(x) of each, where the extractor is frozen and they are known already."""
 
     def __len__(self) -> int:
         return len(self.stored)
@@ -65,6 +67,11 @@ class Scaled:
     def __getitem__(self, index: slice | Tensor) -> Tensor:
         """Return some inputs, standardised."""
         return self.scaling(self.stored[index])
+
+    def some(self, rows: Tensor) -> "Scaled":
+        """Return some inputs, as they are stored."""
+        features = None if self.features is None else self.features.index_select(0, rows)
+        return replace(self, stored=self.stored.index_select(0, rows), features=features)
 
     @property
     def device(self) -> torch.device:
@@ -78,9 +85,7 @@ Inputs = Tensor | Scaled
 
 def some(inputs: Inputs, rows: Tensor) -> Inputs:
     """Return some of the inputs, as they are kept."""
-    if isinstance(inputs, Scaled):
-        return replace(inputs, stored=inputs.stored.index_select(0, rows))
-    return inputs.index_select(0, rows)
+    return inputs.some(rows) if isinstance(inputs, Scaled) else inputs.index_select(0, rows)
 
 
 def lined_up(inputs: Inputs, index: Tensor) -> Tensor:

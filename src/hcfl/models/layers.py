@@ -147,13 +147,13 @@ class Convolution(Layer):
             if shift is not None and ceiling is not None:
                 return convolve(x, weight, place, shift, ceiling)
             y = convolve(x, weight, place, None, 0.0)
-            y = y if shift is None else y + shift.to(x.dtype)
         elif self.depthwise:
             y = convolve_clients(x, weight, place)
         else:
             # Cast first, so that shifted copies of the image are small ones.
             x = x.to(torch.get_autocast_dtype("cuda")) if torch.is_autocast_enabled("cuda") else x
             y = product(*self._unfolded(x, weight, rows, columns))
+        y = y if shift is None else y + shift.to(y.dtype)
         return y if activation is None else activation(y)
 
     def _unfolded(self, x: Tensor, weight: Tensor, rows: Window, columns: Window) -> tuple[Tensor, Tensor]:
@@ -292,7 +292,7 @@ class Unit(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """(N, H, W, C) → (N, H′, W′, C′)."""
-        if isinstance(self.norm, BatchNorm) and not self.training:  # then the convolution can do it on its way
+        if isinstance(self.norm, BatchNorm) and not self.norm.training:  # then the convolution can do it on its way
             y: Tensor = self.conv(x, *self.norm.fixed(), self.activation)
             return y
         if isinstance(self.norm, BatchNorm):

@@ -2,7 +2,9 @@
 
 import traceback
 from collections.abc import Callable
-from dataclasses import dataclass
+from copy import deepcopy
+from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 
 import torch
@@ -25,7 +27,7 @@ Builder = Callable[[tuple[int, ...], int], Pair]
 
 @dataclass(frozen=True)
 class Network:
-    """The two modules as templates: their own tensors are never used, only their code."""
+    """The two modules as templates: of their own tensors, only the extractor's frozen ones are used."""
 
     extractor: nn.Module
     head: nn.Module
@@ -38,16 +40,61 @@ class Network:
         """Return the context that the extractor computes in."""
         return torch.autocast(device.type, torch.bfloat16, enabled=self.half)
 
-    @property
+    @cached_property
+    def frozen(self) -> frozenset[str]:
+        """Names of the extractor's tensors that are not trained: all models share those of the template.
+
+        Parameters without gradients, and the buffers of layers that have no others. Where something is frozen, so are
+        buffers of layers without parameters.
+        """
+        parameters = {
+            name for name, tensor in self.extractor.named_parameters(remove_duplicate=False) if not tensor.requires_grad
+        }
+        buffers = {
+            f"{prefix}.{name}" if prefix else name
+            for prefix, layer in self.extractor.named_modules()
+            for name, _ in layer.named_buffers(recurse=False)
+            if parameters and not _learns(layer)
+        }
+        return frozenset(parameters | buffers)
+
+    @cached_property
     def buffers(self) -> frozenset[str]:
-        """Names of the extractor's buffers: averaged like weights, but neither trained nor compared."""
-        return frozenset(name for name, _ in self.extractor.named_buffers())
+        """Names of the extractor's buffers that follow training: averaged like weights, but never compared."""
+        return frozenset(name for name, _ in self.extractor.named_buffers()) - self.frozen
 
     @property
     def untrained(self) -> frozenset[str]:
-        """Names of what local training leaves alone: buffers, and parameters that the user has frozen."""
-        frozen = (name for name, tensor in self.extractor.named_parameters() if not tensor.requires_grad)
-        return self.buffers | frozenset(frozen)
+        """Names of what the gradient does not change: buffers, and what is frozen."""
+        return self.buffers | self.frozen
+
+    @cached_property
+    def fixed(self) -> bool:
+        """Whether all of the extractor is frozen: then the features of an input never change."""
+        return bool(self.frozen) and self.frozen >= self.extractor.state_dict().keys()
+
+    def trained_part(self, extractor: nn.Module) -> Params:
+        """Copy what is trained of an extractor like the template."""
+        return {name: tensor for name, tensor in parameters_of(extractor).items() if name not in self.frozen}
+
+    def frozen_part(self) -> Params:
+        """Return the template's frozen tensors that belong to a state."""
+        return {name: tensor for name, tensor in self.extractor.state_dict().items() if name in self.frozen}
+
+    def to(self, device: torch.device) -> "Network":
+        """Return the network with its frozen tensors on a device."""
+        return replace(self, extractor=deepcopy(self.extractor).to(device))
+
+    def set_mode(self, extractor: nn.Module, training: bool) -> None:
+        """Set an extractor like the template to training or evaluation.
+
+        Where something is frozen, only layers that are trained are in training mode: a frozen batch normalisation goes
+        by its running statistics, and dropout layers do nothing.
+        """
+        extractor.train(training)
+        if training and self.frozen:
+            for layer in extractor.modules():
+                layer.training = _learns(layer)
 
     @property
     def dropout(self) -> float:
@@ -63,7 +110,7 @@ class Network:
 
     def embed(self, extractor: Params, inputs: Tensor, training: bool = False) -> Tensor:
         """Z = φ(x), (samples, features). In training mode running statistics in `extractor` are updated in place."""
-        self.extractor.train(training)
+        self.set_mode(self.extractor, training)
         with self.autocast(inputs.device):
             features: Tensor = functional_call(self.extractor, extractor, (inputs,))
         return features.float() if features.dtype == torch.bfloat16 else features
@@ -82,6 +129,11 @@ class Network:
 
         logits: Tensor = vmap(one_head, out_dims=1, randomness="different")(heads)
         return logits
+
+
+def _learns(layer: nn.Module) -> bool:
+    """Whether a layer has parameters of its own that are trained."""
+    return any(tensor.requires_grad for tensor in layer.parameters(recurse=False))
 
 
 def built_for(task: Task, model: Builder | Pair) -> Builder | Pair:

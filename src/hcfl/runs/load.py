@@ -1,5 +1,6 @@
 """Opens a run from its folder, without the data it was trained on."""
 
+from collections.abc import Mapping
 from pathlib import Path
 
 import torch
@@ -9,15 +10,17 @@ from hcfl.config import Config, ModelConfig, plugins
 from hcfl.data.readers.paths import is_file, is_folder
 from hcfl.errors import InputError
 from hcfl.methods import Method
-from hcfl.models import IMAGE_NETWORKS, MODELS, Builder, Network, Pair, built_for, parameters_of
+from hcfl.models import IMAGE_NETWORKS, MODELS, Builder, Network, Pair, TrainedPart, built_for, parameters_of
 from hcfl.models.ensemble import Ensemble
 from hcfl.models.tasks import Task
-from hcfl.runs import best_round, checkpoint
+from hcfl.runs import backbone, best_round, checkpoint
 from hcfl.runs import folder as run_folder
 from hcfl.runs.best_round import Serve
 from hcfl.runs.json_files import read_object
-from hcfl.runs.prepare import method_of, model_builder, with_own_loss
+from hcfl.runs.prepare import method_of, model_builder, trained_part, with_own_loss
 from hcfl.runs.run import Run
+
+EVERYTHING = TrainedPart()
 
 
 def load(
@@ -46,12 +49,13 @@ def load(
     state, scaling = checkpoint.load(path / run_folder.CHECKPOINT)
     known = checkpoint.load_outline(path / run_folder.CHECKPOINT)
     federation = known.outline.federation(config.data, scaling)
-    task = with_own_loss(federation.task, config.training)
+    task, trained = with_own_loss(federation.task, config.training), trained_part(config.training)
     if model is None and config.model.name in MODELS:
         with torch.device("meta"):  # takes no memory: a damaged folder can name any size
-            sketch = rebuild(config.model, federation.shape, federation.classes, task)
+            sketch = rebuild(config.model, federation.shape, federation.classes, task, trained=trained)
         check_fit(sketch, state.server.ensemble, f"run = {str(path)!r}")
-    network = rebuild(config.model, federation.shape, federation.classes, task, model)
+    network = rebuild(config.model, federation.shape, federation.classes, task, model, trained)
+    network = backbone.read(path / run_folder.CHECKPOINT, network)
     best = best_round.read(path / run_folder.CHECKPOINT) if serve == "best" else None
     for each in (state, *(() if best is None else (best.state,))):
         check_fit(network, each.server.ensemble, f"run = {str(path)!r}")
@@ -64,7 +68,12 @@ def load(
 
 
 def rebuild(
-    config: ModelConfig, shape: tuple[int, ...], classes: int, task: Task, model: Builder | Pair | None = None
+    config: ModelConfig,
+    shape: tuple[int, ...],
+    classes: int,
+    task: Task,
+    model: Builder | Pair | None = None,
+    trained: TrainedPart = EVERYTHING,
 ) -> Network:
     """Build a network without its trained weights, which the caller has."""
     if model is None:
@@ -74,13 +83,21 @@ def rebuild(
         model = model_builder(config.model_copy(update=unweighted))
     model = built_for(task, model)
     with rng.scoped(0, "rebuild"):
-        return Network(*(model(shape, task.outputs(classes)) if callable(model) else model), task=task)
+        plain = Network(*(model(shape, task.outputs(classes)) if callable(model) else model), task=task)
+        return trained.network(plain)
 
 
 def check_fit(network: Network, ensemble: Ensemble, what: str) -> None:
     """Refuse a network whose parameters have other names or shapes than the stored weights."""
-    for module, stored in ((network.extractor, ensemble.extractors), (network.head, ensemble.heads)):
-        built = {name: tuple(tensor.shape) for name, tensor in parameters_of(module).items()}
+    parts = (
+        (network.trained_part(network.extractor), ensemble.extractors),
+        (parameters_of(network.head), ensemble.heads),
+    )
+    for built, stored in parts:
         found = {name: tuple(tensor.shape[1:]) for name, tensor in stored.items()}
-        if wrong := sorted({*built.items()} ^ {*found.items()}):
-            raise InputError(f"{what}: its weights do not fit the model, first at {wrong[0][0]}")
+        _compare({name: tuple(tensor.shape) for name, tensor in built.items()}, found, what)
+
+
+def _compare(built: Mapping[str, tuple[int, ...]], found: Mapping[str, tuple[int, ...]], what: str) -> None:
+    if wrong := sorted({*built.items()} ^ {*found.items()}):
+        raise InputError(f"{what}: its weights do not fit the model, first at {wrong[0][0]}")

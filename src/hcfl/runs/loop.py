@@ -15,7 +15,7 @@ from hcfl.core.setting import Setting
 from hcfl.core.state import ClientScores, RunState
 from hcfl.errors import SavingError
 from hcfl.models.precision import matrix_products, threads
-from hcfl.runs import best_round, checkpoint
+from hcfl.runs import backbone, best_round, checkpoint
 from hcfl.runs import folder as run_folder
 from hcfl.runs.best_round import Best
 from hcfl.runs.measured import held_out, measure
@@ -66,6 +66,8 @@ def play_on(
     private = config.privacy.mode != "none"  # then only sums may leave the clients
     choose = config.evaluation.serve == "best" and not private
     best = best_round.restored(path / run_folder.CHECKPOINT, metrics, state) if choose else None
+    with saving(path):
+        backbone.keep(path / run_folder.CHECKPOINT, network)
     with threads(config.threads), matrix_products(rounded=config.precision != "fp32"):
         try:
             early = best_round.overdue(metrics, config.training.patience)

@@ -3,7 +3,6 @@
 The estimate is low: it counts only what must be in memory at the same time, so that no run is refused that would fit.
 """
 
-from collections.abc import Iterable
 from dataclasses import dataclass
 from math import prod
 
@@ -16,7 +15,7 @@ from hcfl.data.readers.available_memory import format_bytes, free_memory
 from hcfl.engines.batched_training import CPU_ELEMENTS
 from hcfl.errors import InputError
 from hcfl.methods import Method
-from hcfl.models import Network
+from hcfl.models import Network, Params, parameters_of
 from hcfl.tiers.participants import Statistic
 
 FLOAT = torch.float32.itemsize
@@ -58,7 +57,7 @@ def estimate(
     """Return the memory of a round; on a GPU, which halves its chunks until they fit, with one client in training."""
     clients, values = federation.clients, prod(federation.shape)
     clusters = clients if method.clusters is None else max(method.clusters, method.traits.adaptation.groups)
-    extractor, head = _bytes(network.extractor), _bytes(network.head)
+    extractor, head = _bytes(network.trained_part(network.extractor)), _bytes(parameters_of(network.head))
     shared = method.topology == "split"
     heads = 1 if method.weighting.hard or not method.traits.local.trains_cluster_models else clusters
     one = extractor + heads * head if shared else heads * (extractor + head)
@@ -121,9 +120,8 @@ def _largest(needed: Estimate, config: Config, method: Method) -> tuple[str, str
     return f"training.participation = {config.training.participation:g}", f"a smaller training.participation {smaller}"
 
 
-def _bytes(module: nn.Module) -> int:
-    tensors: Iterable[Tensor] = module.state_dict().values()
-    return sum(tensor.numel() * tensor.element_size() for tensor in tensors)
+def _bytes(params: Params) -> int:
+    return sum(tensor.numel() * tensor.element_size() for tensor in params.values())
 
 
 def _activations(network: Network, shape: tuple[int, ...]) -> int:

@@ -35,12 +35,13 @@ from hcfl.models import (
     Builder,
     Network,
     Pair,
+    TrainedPart,
     built_for,
     check_pair,
     default_model,
     kernels,
 )
-from hcfl.models.ensemble import Ensemble, initialise
+from hcfl.models.ensemble import Ensemble, embed, initialise
 from hcfl.models.layers import has_kernels
 from hcfl.models.network import described_error
 from hcfl.models.precision import check_precision
@@ -96,9 +97,11 @@ def prepare(
             f"personal.kind = {config.personal.kind!r}: personal parts are made from one training set, and this "
             f"federation has {federation.steps} steps of time"
         )
+    trained = trained_part(config.training)
     with rng.scoped(config.seed, "check model"):
-        template = check_pair(_example(builder, federation, task), federation.shape, task.outputs(federation.classes))
-    builder = built_for(task, builder)
+        example = check_pair(_example(builder, federation, task), federation.shape, task.outputs(federation.classes))
+        template = trained.network(example)
+    builder = trained.of(built_for(task, builder))
     check_model(config, template)
     check_precision(config.precision, device)
 
@@ -131,8 +134,10 @@ def prepare(
         config.seed,
         identical=method.traits.weighting.assigned_by_server or federation.groups is not None,
     )
-    network = replace(network, half=config.precision == "bf16", task=task)
+    network = replace(network, half=config.precision == "bf16", task=task).to(device)
     federation = ready_for_parts(federation, config).to(device)
+    if network.fixed:
+        federation = replace(federation, frozen=partial(embed, network, {}))
     setting = Setting(
         federation=federation,
         method=method,
@@ -199,6 +204,11 @@ def with_own_loss(task: AnyTask, training: TrainingConfig) -> Task:
     if not callable(function):
         raise InputError(f"training.loss = {training.loss!r}: is not a function of (outputs, answers)")
     return OwnLikelihood(task, function)
+
+
+def trained_part(training: TrainingConfig) -> TrainedPart:
+    """Return what clients train of the extractor."""
+    return TrainedPart(training.train, training.lora_rank, training.lora_scale, training.lora_layers)
 
 
 def class_weights(asked: str, federation: Federation) -> tuple[float, ...]:
@@ -274,7 +284,7 @@ def chosen_engine(config: Config, network: Network, device: torch.device) -> tup
 
     Networks that we have kernels for are fast on a GPU without it.
     """
-    parameters = list(network.extractor.parameters())
+    parameters = [] if network.fixed else list(network.extractor.parameters())
     dense = all(parameter.ndim <= 2 for parameter in parameters)
     small = sum(parameter.numel() for parameter in parameters) <= BATCHED_PARAMETERS
     auto = "batched" if device.type != "cpu" or (dense and small) else "sequential"

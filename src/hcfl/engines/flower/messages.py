@@ -45,6 +45,8 @@ class Common:
     """Where simulated clients keep their states."""
     schema: str = ""
     """How the rows of clients' tables become inputs, as JSON, where their files are tables."""
+    backbone: str = ""
+    """A hash of what is frozen of the network, which is not sent: clients have to have the same."""
 
     @property
     def scaling(self) -> Scaling:

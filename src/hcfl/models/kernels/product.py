@@ -23,10 +23,12 @@ class Product(torch.autograd.Function):
         return torch.bmm(x, rounded.mT)
 
     @staticmethod
-    def backward(ctx: Any, dy: Tensor) -> tuple[Tensor | None, Tensor]:
+    def backward(ctx: Any, dy: Tensor) -> tuple[Tensor | None, Tensor | None]:
         """Return the gradients of both factors."""
         x, rounded = ctx.saved_tensors
         dx = torch.bmm(dy, rounded) if ctx.needs_input_grad[0] else None
+        if not ctx.needs_input_grad[1]:
+            return dx, None
         if ctx.exact == x.dtype:
             return dx, torch.bmm(dy.mT, x)
         return dx, torch.bmm(dy.mT, x, out_dtype=ctx.exact)

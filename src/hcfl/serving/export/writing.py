@@ -27,6 +27,7 @@ from hcfl.runs.links import check_target
 from hcfl.runs.load import check_fit, rebuild
 from hcfl.runs.run import Run
 from hcfl.serving import predict as predictions
+from hcfl.serving.export.plain import plain
 from hcfl.serving.export.served import Served
 from hcfl.serving.predict import Blend
 
@@ -92,12 +93,12 @@ def write(run: Run, blend: Blend, path: Path, format: Format | None = None) -> P
     """Write a model, read it again, and compare it with the run's own prediction."""
     chosen = _format(path, format)
     blend = blend.to(torch.device("cpu"))
-    network = replace(run.network, half=False)  # files are in single precision
+    network = replace(run.network, half=False).to(torch.device("cpu"))  # files are in single precision
     examples = _examples(run)
     check_target(path, run.path)
     try:
         with replacing(path) as unfinished:
-            predict = WRITERS[chosen](run, network, blend, unfinished)
+            predict = WRITERS[chosen](run, *plain(network, blend), unfinished)
             expected = predictions.probabilities(network, blend, examples).numpy()
             off = float(np.abs(predict(examples) - expected).max())
             if not off <= TOLERANCE:
