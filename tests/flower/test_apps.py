@@ -418,3 +418,25 @@ def test_what_an_only_client_says_of_its_upload_does_not_let_it_in(tmp_path, fla
     grid.before[100] = [None, *[changed(weights=torch.tensor([[5.0]]), mass=torch.tensor([[1e9]]), **flag)] * 50]
     with pytest.raises(InputError, match=r"in round 2"):
         server_app.play(grid, told(config, tmp_path / "flower", timeout=1.0, wait=2.0, quorum=0.1))
+
+
+@pytest.mark.parametrize("train", ["heads", "adapters"])
+def test_only_what_is_trained_travels(tmp_path, train):
+    config = from_flat(method="hcfl+(fedrc)", engine="sequential", train=train, **(SMALL | {"rounds": 2}))
+    execute(prepare(config), tmp_path / "sequential")
+    grid = simulated(6)
+    server_app.play(grid, told(config, tmp_path / "flower"))
+    same_run(tmp_path / "flower", tmp_path / "sequential")
+    rows = run_folder.rows(tmp_path / "flower", "metrics.jsonl")
+    trained = [message for message in grid.sent if message.metadata.message_type == "train"]
+    assert sum(records.payload(message.content) for message in trained) == sum(row["bytes_down"] for row in rows)
+    sent = sum(bytes_of(message, "update.models.extractors") for message in grid.answered)
+    assert sent == sum(row["bytes_up_by_part"]["extractor"] for row in rows)
+    assert (sent == 0) == (train == "heads")
+
+
+def test_a_client_with_another_backbone_does_not_take_part(tmp_path, monkeypatch):
+    config = from_flat(method="fedavg", engine="sequential", train="heads", **(SMALL | {"rounds": 1}))
+    monkeypatch.setattr(server_app, "fingerprint", lambda frozen: "of other weights")
+    with pytest.raises(InputError, match="its frozen weights here differ from the server's"):
+        server_app.play(simulated(6), told(config, tmp_path / "flower"))

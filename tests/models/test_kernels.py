@@ -14,7 +14,8 @@ from torch.nn.functional import relu6
 os.environ.setdefault("TRITON_INTERPRET", "1")
 pytest.importorskip("triton")
 
-from hcfl.models import kernels, write_out
+from hcfl.engines.stacked import Stacked
+from hcfl.models import Network, TrainedPart, kernels, write_out
 from hcfl.models.layers import BatchNorm, Convolution, Unit
 
 CLIENTS = 3
@@ -127,3 +128,34 @@ def test_one_model_in_evaluation(monkeypatch: pytest.MonkeyPatch) -> None:
         found = unit(x)
         monkeypatch.setattr(kernels, "usable", lambda x: False)
         torch.testing.assert_close(found, unit(x), atol=1e-5, rtol=1e-5)
+
+
+@pytest.mark.usefixtures("_interpreted")
+def test_adapters_of_a_frozen_network(monkeypatch: pytest.MonkeyPatch) -> None:
+    """All clients share the frozen weights and statistics; normalisation shifts what the convolution gives."""
+    torch.manual_seed(0)
+    units = [
+        Unit(Convolution(3, 8), BatchNorm(8), relu6),
+        Unit(Convolution(8, 8, 3, depthwise=True), BatchNorm(8), relu6),
+    ]
+    for unit in units:
+        unit.norm.running_mean.normal_()  # type: ignore[operator, union-attr]
+        torch.nn.init.normal_(unit.norm.bias)  # type: ignore[arg-type]
+    plain_network = Network(torch.nn.Sequential(*units, torch.nn.Flatten()), torch.nn.Linear(1, 1))
+    network = TrainedPart(("adapters",), rank=2).network(plain_network)
+    trained = {
+        name: torch.randn(CLIENTS, *tensor.shape).requires_grad_()
+        for name, tensor in network.trained_part(network.extractor).items()
+    }
+    x, share = torch.randn(CLIENTS, 4, 5, 5, 3), torch.full((CLIENTS, 4), 0.25)
+
+    def passed() -> tuple[Tensor, ...]:
+        features = Stacked(network).embed(trained, {}, x, share, None)
+        return features, *torch.autograd.grad(features.square().sum(), list(trained.values()))
+
+    found = passed()
+    monkeypatch.setattr(kernels, "usable", lambda x: False)
+    for mine, expected in zip(found, passed(), strict=True):
+        torch.testing.assert_close(mine, expected, atol=1e-3, rtol=1e-4)
+    alone = network.embed({name: tensor[1] for name, tensor in trained.items()}, x[1])
+    torch.testing.assert_close(found[0][1], alone, atol=1e-4, rtol=1e-4)

@@ -195,8 +195,8 @@ def initialise(
 
     A builder is called anew for every cluster: in the split topology the first extractor is shared, in the full one
     each cluster has its own. What is frozen is the first one's in both. A pair of modules keeps the extractor's weights
-    as they were given (it may be pretrained) for all clusters. Heads are drawn independently, since identical ones would never separate; only where
-    the server assigns clients to clusters, all of them may start `identical`.
+    as they were given (it may be pretrained) for all clusters. Heads are drawn independently, since identical ones
+    would never separate; only where the server assigns clients to clusters, all of them may start `identical`.
     """
     pairs: list[Pair] = []
     for cluster in range(clusters):

@@ -111,10 +111,16 @@ def is_linear(layer: nn.Module) -> bool:
 
 
 def merge_adapters(module: nn.Module) -> nn.Module:
-    """Turn adapted weights into plain ones, in place."""
+    """Turn adapted weights into plain ones, in place.
+
+    `parametrize.remove_parametrizations` would take the weight from the module's copies, too: they share a class.
+    """
     for layer in [layer for layer in module.modules() if parametrize.is_parametrized(layer, "weight")]:
         if any(isinstance(part, LowRank) for part in layer.modules()):
-            parametrize.remove_parametrizations(layer, "weight", leave_parametrized=True)
+            weight: Tensor = layer.weight  # type: ignore[assignment]
+            layer.__class__ = type(layer).__bases__[0]
+            del layer.parametrizations
+            layer.register_parameter("weight", nn.Parameter(weight.detach()))
     return module
 
 
