@@ -161,7 +161,7 @@ def test_dropout_and_last_batches_are_the_same_there(tmp_path):
     model = {"model": f"{tmp_path / 'net.py'}:build", "drop_last": True}
     config = from_flat(method="hcfl+(fedrc)", engine="sequential", **model, **SMALL)
     execute(prepare(config), tmp_path / "sequential")
-    server_app.play(simulated(6), told(config, tmp_path / "flower"))
+    server_app.play(simulated(6), told(config, tmp_path / "flower", timeout=1.0, wait=1.0))
     same_run(tmp_path / "flower", tmp_path / "sequential")
 
 
@@ -169,7 +169,7 @@ def test_heads_and_extractors_train_together_there_too(tmp_path):
     for order in ("together", "heads-first"):
         execute(prepare(from_flat(method="hcfl+(fedrc)", engine="sequential", order=order, **SMALL)), tmp_path / order)
     config = from_flat(method="hcfl+(fedrc)", engine="sequential", order="together", **SMALL)
-    server_app.play(simulated(6), told(config, tmp_path / "flower"))
+    server_app.play(simulated(6), told(config, tmp_path / "flower", timeout=1.0, wait=1.0))
     same_run(tmp_path / "flower", tmp_path / "together")
     with pytest.raises(AssertionError):
         same_run(tmp_path / "flower", tmp_path / "heads-first")
@@ -178,7 +178,7 @@ def test_heads_and_extractors_train_together_there_too(tmp_path):
 def test_robust_averages_are_the_same_there(tmp_path):
     config = from_flat(method="hcfl+(fedrc)", engine="sequential", aggregation="multi-krum(share=0.3)", **SMALL)
     execute(prepare(config), tmp_path / "sequential")
-    server_app.play(simulated(6), told(config, tmp_path / "flower"))
+    server_app.play(simulated(6), told(config, tmp_path / "flower", timeout=1.0, wait=1.0))
     same_run(tmp_path / "flower", tmp_path / "sequential")
 
 
@@ -438,5 +438,9 @@ def test_only_what_is_trained_travels(tmp_path, train):
 def test_a_client_with_another_backbone_does_not_take_part(tmp_path, monkeypatch):
     config = from_flat(method="fedavg", engine="sequential", train="heads", **(SMALL | {"rounds": 1}))
     monkeypatch.setattr(server_app, "fingerprint", lambda frozen: "of other weights")
-    with pytest.raises(InputError, match="its frozen weights here differ from the server's"):
-        server_app.play(simulated(6), told(config, tmp_path / "flower"))
+    grid = simulated(6)
+    with pytest.raises(InputError, match="in round 1"):
+        server_app.play(grid, told(config, tmp_path / "flower", timeout=1.0, wait=1.0))
+    said = [records.unpack(Reply, one.content).problem for one in grid.answered if one.metadata.message_type == "train"]
+    assert said
+    assert all("its frozen weights here differ from the server's" in problem for problem in said)

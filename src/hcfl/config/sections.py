@@ -367,16 +367,16 @@ class TrainingConfig(Section):
         description="where clusters share an extractor: train heads first, then the extractor, or both in every step; "
         "auto: both while there is one cluster",
     )
-    train: Columns = Field(
-        ("all",),
+    train: str = Field(
+        "all",
         min_length=1,
         description="what clients train: all, heads (the extractor stays as it is), adapters (LoRA), or names and "
         "patterns a,b.* of the extractor's parameters; heads always are; adapters,*.norm.* is both",
     )
     lora_rank: int = Field(4, ge=1, le=4096, description="adapters: the rank of what is added to each weight")
     lora_scale: float = Field(1.0, gt=0, description="adapters: the factor of what is added to each weight")
-    lora_layers: Columns = Field(
-        ("*",), min_length=1, description="adapters: names and patterns of layers, linear or 1×1; default: all of them"
+    lora_layers: str = Field(
+        "*", min_length=1, description="adapters: names and patterns a,b.* of the linear and 1×1 layers that get one"
     )
     class_weights: str | None = Field(
         None, description="how much samples of each class count in training: balanced, or a=3,b=1; default: the same"

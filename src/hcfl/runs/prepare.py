@@ -208,7 +208,11 @@ def with_own_loss(task: AnyTask, training: TrainingConfig) -> Task:
 
 def trained_part(training: TrainingConfig) -> TrainedPart:
     """Return what clients train of the extractor."""
-    return TrainedPart(training.train, training.lora_rank, training.lora_scale, training.lora_layers)
+    names, layers = (
+        tuple(name.strip() for name in listed.split(",") if name.strip())
+        for listed in (training.train, training.lora_layers)
+    )
+    return TrainedPart(names or ("heads",), training.lora_rank, training.lora_scale, layers or ("*",))
 
 
 def class_weights(asked: str, federation: Federation) -> tuple[float, ...]:
