@@ -1,0 +1,205 @@
+"""Clients that change: methods on staggered, recurring and no drift (digits), and on SEA with four concepts.
+
+    python experiments/drift.py --seeds 3 --out runs/drift
+
+Every run is a folder below `--out`; runs that ended are not played again. The table is written to
+`experiments/results/drift.md`. `oracle` is told each client's concept in every round, and has a model for each.
+"""
+
+import argparse
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from statistics import mean
+from typing import Any, ClassVar
+
+import numpy as np
+import pandas as pd
+import torch
+from torch import Tensor
+
+import hcfl
+from hcfl.config import from_flat
+from hcfl.core.record import Row
+from hcfl.core.setting import Engine, RoundTask
+from hcfl.core.state import ClientState, Update
+from hcfl.data import Federation
+from hcfl.launch import execute
+from hcfl.methods import METHODS, Method
+from hcfl.runs import folder as run_folder
+from hcfl.runs.json_files import read_object
+from hcfl.runs.prepare import prepare
+from hcfl.tiers import Conditional, EStepInputs, Weights
+from hcfl.tiers.client_segments import Segments
+from hcfl.tiers.weighting import best_cluster, one_hot
+from hcfl.tiers.weighting.weights import hard_weights
+
+PICTURE = Path(__file__).parents[1] / "docs" / "images" / "drift.png"
+
+RESULTS = Path(__file__).parent / "results" / "drift.md"
+
+DIGITS = {"data": "digits", "clients": 9, "steps": 6, "rounds_per_step": 5, "val_share": 0.25}
+
+METHOD_SETTINGS: dict[str, tuple[str, dict[str, Any]]] = {
+    "fedavg": ("fedavg", {}),
+    "ifca": ("ifca", {}),
+    "feddrift": ("feddrift", {}),
+    "hcfl++": ("hcfl++", {}),
+    "hcfl++, follows = false": ("hcfl++", {"follows": False}),
+}
+"""What is compared: a name for the table, the method and its settings."""
+
+
+@dataclass(frozen=True)
+class Told:
+    """Clients are in the cluster that they are told."""
+
+    hard: ClassVar[bool] = True
+
+    def start(self, client: Tensor, segments: Segments) -> Weights:
+        """Take what they are told."""
+        return Weights(client)
+
+    def e_step(self, weights: Weights, inputs: EStepInputs) -> tuple[Weights, Tensor]:
+        """Stay there."""
+        return hard_weights(weights.client.argmax(dim=1), inputs)
+
+    def newcomer(self, weights: Tensor, inputs: EStepInputs) -> Tensor:
+        """Choose by loss."""
+        return hard_weights(best_cluster(inputs), inputs)[0].client
+
+
+@dataclass(frozen=True)
+class Telling:
+    """An engine that tells clients their true concept before each round."""
+
+    engine: Engine
+    concepts: int
+
+    def execute(self, task: RoundTask) -> tuple[Update, list[ClientState]]:
+        """Put every client into the cluster of its concept."""
+        truth = task.setting.federation.truth
+        assert truth is not None
+        rows = one_hot(torch.from_numpy(truth.concept).clamp_min(0), self.concepts)
+        states = {client: replace(one, weights=Weights(rows[[client]])) for client, one in task.states.items()}
+        return self.engine.execute(replace(task, states=states, broadcast=replace(task.broadcast, weights=rows)))
+
+
+def sea(seed: int, clients: int = 10, steps: int = 10, samples: int = 100) -> Federation:
+    """SEA: x uniform in [0, 10]³, y = (x₁ + x₂ ≤ θ), a tenth of the labels flipped; θ is that of the client's concept.
+
+    All clients begin with concept 0, and go through the four concepts, each client one step later than the one before.
+    """
+    generator = np.random.default_rng(seed)
+    thresholds = np.array([9.0, 8.0, 7.0, 9.5])
+    client, step = np.meshgrid(np.arange(clients), np.arange(steps), indexing="ij")
+    concept = np.clip((step - client % 4) // 2, 0, 3)
+    client, step, concept = (np.repeat(part.ravel(), samples) for part in (client, step, concept))
+    x = generator.uniform(0, 10, size=(len(client), 3))
+    y = (x[:, 0] + x[:, 1] <= thresholds[concept]) ^ (generator.random(len(x)) < 0.1)
+    table = pd.DataFrame({"a": x[:, 0], "b": x[:, 1], "c": x[:, 2], "y": y.astype(int)})
+    table = table.assign(client=client, step=step, concept=concept)
+    settings = {"time": "step", "truth": "concept", "steps": steps, "val_share": 0.25}
+    return Federation.from_frame(table, label="y", client="client", name="sea", seed=seed, **settings)
+
+
+def played(name: str, out: Path, seed: int, federation: Federation | None, settings: dict[str, Any]) -> Row:
+    """Play one run, unless it was played before; return its summary."""
+    if (out / run_folder.SUMMARY).exists():
+        return read_object(out / run_folder.SUMMARY)
+    if name == "oracle":
+        concepts = 4 if federation is not None else 3
+        method = Method(Conditional(), Told(), clusters=concepts, name="oracle")
+        given = {key: value for key, value in settings.items() if federation is None or key == "rounds_per_step"}
+        prepared = prepare(from_flat(**given, seed=seed), federation, method=method)
+        telling = Telling(prepared.setting.engine, concepts)
+        prepared = replace(prepared, setting=replace(prepared.setting, engine=telling))
+        return execute(prepared, out).summary
+    method_name, more = METHOD_SETTINGS[name]
+    if federation is None:
+        return hcfl.run(method_name, out=out, seed=seed, **{**settings, **more}).summary
+    return hcfl.run(method_name, data=federation, out=out, seed=seed, **{**settings, **more}).summary
+
+
+COLUMNS = {
+    "prequential Val": ("prequential_mean", 100, 1),
+    "Val, ends of steps": ("val_step_mean", 100, 1),
+    "ARI over time": ("ari_mean", 1, 2),
+    "delay in rounds": ("delay_mean", 1, 2),
+    "changes missed, %": ("missed", 100, 1),
+    "false moves, %": ("false_moves", 100, 1),
+    "bytes × FedAvg": ("bytes", 1, 2),
+}
+"""Columns of the table: the summary's key, a factor, and digits."""
+
+
+def table(found: dict[str, list[Row]]) -> list[str]:
+    """Return a table of the mean over seeds, a row for each method."""
+    lines = [f"| method | {' | '.join(COLUMNS)} |", "|---" * (len(COLUMNS) + 1) + "|"]
+    base = mean(row["bytes_up"] + row["bytes_down"] for row in found["fedavg"])
+    for name, rows in found.items():
+        cells = []
+        for key, factor, digits in COLUMNS.values():
+            values = [_value(row, key, base) for row in rows]
+            known = [value for value in values if value is not None]
+            cells.append(f"{factor * mean(known):.{digits}f}" if known else "–")
+        lines.append(f"| {name} | {' | '.join(cells)} |")
+    return lines
+
+
+def _value(row: Row, key: str, base: float) -> float | None:
+    if key == "bytes":
+        return float(row["bytes_up"] + row["bytes_down"]) / base
+    if key == "missed":
+        return row["concept_changes_missed"] / row["concept_changes"] if row["concept_changes"] else None
+    value: float | None = row[key]
+    return value
+
+
+def picture(run: Path, out: Path) -> None:
+    """Draw each client's cluster in every round, with a line where its true concept changes."""
+    import matplotlib.pyplot as plt
+
+    rows = run_folder.rows(run, run_folder.METRICS)
+    clusters = np.array([row["client_clusters"] for row in rows]).T
+    concepts = np.array([row["client_concepts"] for row in rows]).T
+    figure, axes = plt.subplots(figsize=(8, 2.8), layout="constrained")
+    found = np.unique(clusters, return_inverse=True)[1].reshape(clusters.shape)
+    edges = np.arange(len(rows) + 1) + 0.5
+    axes.pcolormesh(edges, np.arange(len(found) + 1) - 0.5, found, cmap="Set2", vmin=0, vmax=7)
+    for client, at in zip(*np.nonzero(np.diff(concepts, axis=1)), strict=True):
+        axes.plot([at + 1.5] * 2, [client - 0.5, client + 0.5], color="black", linewidth=3)
+    steps = [row["round"] - 0.5 for row, last in zip(rows[1:], rows, strict=False) if row["step"] != last["step"]]
+    axes.vlines(steps, -0.5, len(found) - 0.5, color="white", linewidth=0.8)
+    axes.set(xlabel="round (white lines: a step begins)", ylabel="client", yticks=range(len(found)))
+    figure.savefig(out, dpi=110, metadata={"Software": None})
+    plt.close(figure)
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Play all runs and write the tables."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--out", type=Path, default=Path("runs/drift"))
+    parser.add_argument("--only", nargs="*", default=["staggered", "recurring", "none", "sea"])
+    chosen = parser.parse_args(arguments)
+    names = [name for name in METHOD_SETTINGS if METHOD_SETTINGS[name][0] in METHODS]
+    lines = []
+    for scenario in chosen.only:
+        found: dict[str, list[Row]] = {}
+        for name in [*names, "oracle"]:
+            for seed in range(chosen.seeds):
+                federation = sea(seed) if scenario == "sea" else None
+                settings: dict[str, Any] = {"rounds_per_step": 5} if federation else {**DIGITS, "drift": scenario}
+                out = chosen.out / scenario / f"{name}-{seed}"
+                found.setdefault(name, []).append(played(name, out, seed, federation, settings))
+        lines += [f"## {scenario}", "", *table(found), ""]
+        print("\n".join(lines[-len(found) - 5 :]), flush=True)
+    if "staggered" in chosen.only:
+        picture(chosen.out / "staggered" / "hcfl++-0", PICTURE)
+    if not arguments:
+        RESULTS.write_text("\n".join(lines).rstrip() + "\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
