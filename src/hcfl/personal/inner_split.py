@@ -24,7 +24,7 @@ MOST = 50
 ERRORS = 2.0
 """Standard errors that are subtracted from what all clients found: the best of many candidates is partly luck."""
 
-FLOOR = 1e-3
+FLOOR = 0.02
 """The smallest probability that counts: one wrong and certain prediction must not outweigh a hundred right ones."""
 
 
