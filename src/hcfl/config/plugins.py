@@ -10,6 +10,9 @@ from typing import Any
 
 from hcfl.errors import InputError
 
+HUB_MODEL = "hf-model:"
+"""What names of Hugging Face's models begin with: weights are loaded, and no code."""
+
 
 def load(field: str, path: str) -> Any:
     """Return the object that a path names; `field` is the setting that asks for it."""
@@ -39,7 +42,11 @@ def named(values: Mapping[str, Any]) -> dict[str, str]:
     method, model, training = (section if isinstance(section, Mapping) else {} for section in sections.values())
     given = {f"method.{field}": text for field, text in method.items()}
     given |= {"model.name": model.get("name"), "training.loss": training.get("loss")}
-    return {path: text for path, text in given.items() if isinstance(text, str) and ":" in text.partition("(")[0]}
+    return {
+        path: text
+        for path, text in given.items()
+        if isinstance(text, str) and ":" in text.partition("(")[0] and not text.startswith(HUB_MODEL)
+    }
 
 
 def check_trusted(where: str, values: Mapping[str, Any], allow_code: bool) -> None:

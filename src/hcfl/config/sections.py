@@ -248,7 +248,7 @@ class ModelConfig(Section):
     name: str = Field(
         "auto",
         description="auto, mlp, cnn, cnn1d, gru, mobilenet-v2, resnet-18, efficientnet-lite0, "
-        "or FILE.py:FUNCTION that builds (extractor, head)",
+        "hf-model:OWNER/NAME (or a folder), or FILE.py:FUNCTION that builds (extractor, head)",
     )
     norm: Literal["batch", "group"] | None = Field(
         None, description="the last three of them: how they normalise; default batch"

@@ -40,6 +40,7 @@ from hcfl.models import (
     check_pair,
     default_model,
     kernels,
+    text,
 )
 from hcfl.models.ensemble import Ensemble, embed, initialise
 from hcfl.models.layers import has_kernels
@@ -449,12 +450,14 @@ def passed_model(config: ModelConfig) -> ModelConfig:
 
 
 def model_builder(config: ModelConfig) -> Builder:
-    """Return a named model's builder, or a user's own: `FILE.py:FUNCTION` or `package.module:FUNCTION`."""
+    """Return the builder of a model by its name, or a user's own: `FILE.py:FUNCTION` or `package.module:FUNCTION`."""
     name = config.name
     if name in IMAGE_NETWORKS:
         return partial(IMAGE_NETWORKS[name], **config.model_dump(include=set(IMAGE_NETWORK_OPTIONS), exclude_none=True))
     if name in MODELS:
         return MODELS[name]
+    if name.startswith(plugins.HUB_MODEL):
+        return text.builder(name)
     if ":" not in name:
         names = ", ".join(MODELS)
         raise InputError(f"model.name = {name!r}: must be auto, {names}, or FILE.py:FUNCTION that builds one")
