@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from hcfl.core.held_out import ByClass, HeldOut, single_predictions
+from hcfl.core.held_out import ByClass, HeldOut, Tally, single_predictions
 
 CLIENTS, LABELS = torch.tensor([0, 0, 0, 2, 2]), torch.tensor([0, 1, 0, 1, 1])
 PROBABILITIES = torch.tensor([[0.9, 0.1], [0.6, 0.4], [0.2, 0.8], [0.3, 0.7], [0.5, 0.5]])
@@ -30,7 +30,25 @@ def test_every_second_sample_chooses_the_round_and_the_others_measure_it(held_ou
 
 def test_confusion_by_hand(held_out):
     assert held_out.confusion().tolist() == [[1, 1], [2, 1]]
-    assert held_out.by_group(CLIENTS) == [(0, 0, 0, 1), (0, 0, 1, 1), (0, 1, 0, 1), (2, 1, 0, 1), (2, 1, 1, 1)]
+    tally = held_out.tally()
+    assert tally.by_group(torch.tensor([0, 1, 2])) == [
+        (0, 0, 0, 1),
+        (0, 0, 1, 1),
+        (0, 1, 0, 1),
+        (2, 1, 0, 1),
+        (2, 1, 1, 1),
+    ]
+    assert tally.by_group(torch.tensor([7, 7, 7])) == [(7, 0, 0, 1), (7, 0, 1, 1), (7, 1, 0, 2), (7, 1, 1, 1)]
+    assert tally.confusion().tolist() == held_out.confusion().tolist()
+    assert tally.accuracy == pytest.approx(held_out.accuracy)
+
+
+def test_confusion_matrices_of_clients_are_the_same_tally(held_out):
+    mine = {0: torch.tensor([[1, 1], [1, 0]]), 2: torch.tensor([[0, 0], [1, 1]])}
+    told, seen = Tally.of(mine, 2), held_out.tally()
+    assert told.cells.tolist() == seen.cells.tolist()
+    assert told.samples.tolist() == seen.samples.tolist()
+    assert Tally.of({}, 2).confusion().sum() == 0
 
 
 def test_classes_count_alike_however_rare():

@@ -5,6 +5,7 @@ import re
 import shutil
 from dataclasses import dataclass, replace
 
+import pandas as pd
 import pytest
 import torch
 from fake_grid import FakeGrid, _a_run  # noqa: F401
@@ -48,8 +49,17 @@ def test_every_method_gives_what_the_sequential_engine_gives(tmp_path, name):
     server_app.play(grid, told(config, tmp_path / "flower"))
     same_run(tmp_path / "flower", tmp_path / "sequential")
 
-    # The models that the run ends with are measured, too, by all clients.
-    assert val_last(tmp_path / "flower") == pytest.approx(val_last(tmp_path / "sequential"), abs=1e-9)
+    # The models that the run ends with are measured, too, by all clients: by client, by class, and by cluster.
+    there, here = (summary_of(tmp_path / run) for run in ("flower", "sequential"))
+    for key in ("val_last", "val_worst_client", "balanced_accuracy", "macro_f1", "val_spread"):
+        assert there[key] == pytest.approx(here[key], abs=1e-9), key
+    for table, columns in (
+        (run_folder.CLIENTS, ("held_out", "accuracy")),
+        (run_folder.CONFUSION, ("label", "samples")),
+    ):
+        frames = [pd.read_csv(tmp_path / run / table) for run in ("flower", "sequential")]
+        assert frames[0][[*columns]].equals(frames[1][[*columns]]), table
+    assert all(row["macro_f1"] is not None for row in run_folder.rows(tmp_path / "flower", "metrics.jsonl"))
 
     # What went through the wire is what the ledger says: all of what clients got, part by part of what they sent.
     rows = [run_folder.rows(tmp_path / run, "metrics.jsonl") for run in ("flower", "sequential")]
@@ -78,35 +88,42 @@ def test_personal_parts_are_made_by_the_clients_and_stay_there(tmp_path, name):
         assert runs[0][key] == pytest.approx(runs[1][key], abs=1e-9)
     assert not load(tmp_path / "flower" / "checkpoint")[0].personal  # the server has scores, and no part
     measured = [message for message in grid.answered if message.metadata.message_type == "evaluate"]
-    # Clients send what each of eight candidates gained, as two sums each, and the number of samples; no part.
-    assert {records.payload(message.content) for message in measured} == {0, 8 * (1 + 2 * 8)}
+    # Clients send a confusion matrix, and first what each of eight candidates gained, as two sums each, and the number
+    # of samples; no part.
+    assert {records.payload(message.content) for message in measured} == {800, 800 + 8 * (1 + 2 * 8)}
     assert len(list((tmp_path / "flower").rglob("personal.safetensors"))) == 6
 
 
+def summary_of(path) -> dict:
+    return json.loads((path / run_folder.SUMMARY).read_text())
+
+
 def val_last(path) -> float:
-    return json.loads((path / run_folder.SUMMARY).read_text())["val_last"]
+    return summary_of(path)["val_last"]
 
 
 def test_what_cannot_be_does_not_count_in_the_last_measurement(tmp_path, capsys):
-    """Of six clients, one does not answer, and three say what cannot be; the others' answers count."""
+    """Of six clients, one does not answer, and four say what cannot be; the other's answer counts."""
     config = from_flat(method="fedavg", engine="sequential", **SMALL)
     grid = simulated(6)
     lies = {
         100: lambda message, reply: Message(Error(5, "gone"), reply_to=message),
         101: lambda message, reply: miscounted(message, reply, right=10**6),
         102: lambda message, reply: miscounted(message, reply, client=5),
+        105: lambda message, reply: miscounted(message, reply, confusion=torch.eye(10, dtype=torch.long) * 10**6),
         103: lambda message, reply: miscounted(message, reply, problem="no\x1b[2J" + 1000 * "!"),
     }
     grid.at_last = lies
     server_app.play(grid, told(config, tmp_path / "lies"))
     said = [line for line in capsys.readouterr().out.splitlines() if line.startswith("At the end")]
-    assert len(said) == 4
+    assert len(said) == 5
     assert "error 5: gone" in said[0]
     assert "sent counts that cannot be" in said[1]
     assert "answered as another client" in said[2]
     assert "\x1b" not in said[3]
     assert len(said[3]) < 600
-    last = [message for message in grid.answered if message.metadata.message_type == "evaluate"][4:]
+    assert "sent a confusion matrix that does not fit its other counts" in said[4]
+    last = [message for message in grid.answered if message.metadata.message_type == "evaluate"][4:5]
     honest = [records.unpack(Measured, message.content) for message in last]
     share = sum(one.right for one in honest) / sum(one.samples for one in honest)
     assert val_last(tmp_path / "lies") == pytest.approx(share)
@@ -329,6 +346,8 @@ def with_header(header):
         (changed(held_out=torch.tensor([[1e6, 1.0]])), "sent held_out that cannot be: 1e.06 of 1 samples right"),
         (changed(held_out=torch.tensor([[-1.0, 1.0]])), "sent held_out that cannot be"),
         (changed(held_out=torch.tensor([[1e6, 1e6]])), "sent held_out that cannot be"),
+        (changed(by_class=None), "sent no by_class"),
+        (changed(by_class=torch.ones(1, 3, 10)), "sent counts of held-out samples by class that cannot be"),
         (changed(sealed=5), "says that it is a sum or has noise, but neither was asked for"),
         (changed(noised=True), "says that it is a sum or has noise, but neither was asked for"),
         (with_header(b"{'descr': '<f4', 'fortran_order': False, 'shape': (1"), "sent what cannot be read"),

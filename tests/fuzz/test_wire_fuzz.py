@@ -40,7 +40,11 @@ def a_round(method):
     message = server.broadcast(prepared.setting.method, prepared.state.server, prepared.setting.federation.classes)
     task = RoundTask(prepared.setting, message, [0, 1, 2], {})
     question = task_for(Common("e", "", ()), prepared.setting.method, message, 0, None)
-    sent = [replace(take_part(task.only([c]))[0], held_out=torch.tensor([[1.0, 2.0]])) for c in range(3)]
+    by_class = torch.zeros(1, 3, 10)
+    by_class[0, :, 0] = torch.tensor([1.0, 2.0, 1.0])  # two samples of class 0, one of which is taken for class 1
+    by_class[0, 2, 1] = 1.0
+    measured = {"held_out": torch.tensor([[1.0, 2.0]]), "by_class": by_class}
+    sent = [replace(take_part(task.only([c]))[0], **measured) for c in range(3)]
     return task, question, sent
 
 

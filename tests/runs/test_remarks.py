@@ -29,7 +29,7 @@ def test_a_method_that_collapsed_is_said_to_have():
 
 def predictions(labels, predicted, clients):
     log_probs = torch.nn.functional.one_hot(torch.tensor(predicted), 2).float().clamp_min(1e-3).log()
-    return HeldOut.of(torch.tensor(clients), torch.tensor(labels), log_probs)
+    return HeldOut.of(torch.tensor(clients), torch.tensor(labels), log_probs).tally()
 
 
 def test_a_model_that_knows_one_class_only_is_noticed():

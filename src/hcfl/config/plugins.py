@@ -9,6 +9,7 @@ from types import ModuleType
 from typing import Any
 
 from hcfl.errors import InputError
+from hcfl.own_code import described_error
 
 HUB_MODEL = "hf-model:"
 """What names of Hugging Face's models begin with: weights are loaded, and no code."""
@@ -20,7 +21,7 @@ def load(field: str, path: str) -> Any:
     try:
         return getattr(_module(where), name)
     except Exception as error:  # show the user what the user's file raised
-        raise InputError(f"{field} = {path!r}: cannot be imported ({type(error).__name__}: {error})") from error
+        raise InputError(f"{field} = {path!r}: cannot be imported ({described_error(error)})") from error
 
 
 def _module(where: str) -> ModuleType:

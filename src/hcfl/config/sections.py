@@ -232,8 +232,8 @@ class DataConfig(Section):
     test_share: float = Field(0.2, gt=0, lt=1, description="share set aside for Test where the source has no test set")
     scale: Literal["standardise", "none"] = Field(
         "standardise",
-        description="inputs are standardised per channel or feature; none: networks get them as they are, for token "
-        "numbers and the like",
+        description="inputs are standardised per channel or feature; none: networks get them as they are, "
+        "and whole numbers as whole numbers: token numbers, for example",
     )
     test_on: Literal["halves", "tenth"] | None = Field(
         None,

@@ -141,6 +141,8 @@ def _checks(task: RoundTask, update: Update) -> Iterator[Check]:
             federation = task.setting.federation
             most = [len(rows) for rows in (federation.news if begins else federation).val]
             yield _held_out(update, announced, most, task.setting.network.task.lowest)
+            if update.by_class is not None:
+                yield _by_class(update.held_out, update.by_class)
 
     fine = lengths[finite[update.row_participants]]
     if len(fine):
@@ -294,6 +296,16 @@ def _held_out(update: Update, train: Sequence[int], held_out: Sequence[int], low
     )
 
 
+def _by_class(held_out: Tensor, by_class: Tensor) -> Check:
+    """Check counts by class against those of all samples: they add up, and none is right without label and guess."""
+    right, labelled, predicted = by_class.double().unbind(dim=1)
+    totals = torch.stack([right.sum(dim=1), labelled.sum(dim=1), predicted.sum(dim=1)], dim=1)
+    fits = totals == held_out.double()[:, [0, 1, 1]]
+    can_be = (right <= labelled) & (right <= predicted) & (by_class == by_class.floor()).all(dim=1)
+    wrong = ~(fits.all(dim=1) & can_be.all(dim=1))
+    return wrong, _impossible("sent counts of held-out samples by class that cannot be")
+
+
 def _finite(update: Update, measured: bool) -> Tensor:
     """Whether each participant sent no NaN and no Inf, (participants,); `measured`: its models are finite."""
     fine = update.sizes.isfinite() & update.weights.isfinite().all(dim=1)
@@ -303,7 +315,7 @@ def _finite(update: Update, measured: bool) -> Tensor:
         fine = fine & update.finite
     rows = update.mass.isfinite().all(dim=1) & update.started.isfinite().all(dim=1)
     fine = fine & ~_by_participant(update, ~rows)
-    parts: list[Tensor | None] = [update.counts, update.held_out]
+    parts: list[Tensor | None] = [update.counts, update.held_out, update.by_class]
     for sent in (update.prototypes, update.halves):
         if sent is not None:
             parts += [sent.class_means, sent.class_counts, sent.mean]
@@ -398,4 +410,5 @@ def only(update: Update, admitted: Tensor) -> Update:
         halves=of_some(update.halves),
         signatures={client: update.signatures[client] for client in clients if client in update.signatures},
         held_out=None if update.held_out is None else mine(update.held_out),
+        by_class=None if update.by_class is None else mine(update.by_class),
     )

@@ -53,7 +53,7 @@ def first_signatures(task: RoundTask, data: LocalData, new: Tensor, trainer: Tra
     theirs = LocalData(inputs, data.labels[chosen], data.classes, segments, targets)
     if signs is None:
         return dict(zip(newcomers, _first_updates(task.only(newcomers), theirs, trainer), strict=True))
-    parts = zip(segments.split(theirs.inputs[:]), segments.split(theirs.labels), strict=True)
+    parts = zip(segments.split(theirs.inputs[:].float()), segments.split(theirs.labels), strict=True)
     return {client: signs.signature(*part) for client, part in zip(newcomers, parts, strict=True)}
 
 

@@ -1,7 +1,7 @@
 """What the models say of the clients' held-out samples: accuracy by client and by class, and their likelihood."""
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from math import isfinite
@@ -89,9 +89,53 @@ class HeldOut:
         pairs = torch.bincount(self.labels * self.classes + self.predicted, minlength=self.classes**2)
         return pairs.view(self.classes, self.classes)
 
+    def tally(self) -> "Tally":
+        """Count samples by client, label and predicted class."""
+        counts = Counter(zip(self.clients.tolist(), self.labels.tolist(), self.predicted.tolist(), strict=True))
+        cells = torch.tensor(sorted(counts), dtype=torch.long).view(-1, 3)
+        return Tally(cells, torch.tensor([counts[key] for key in sorted(counts)], dtype=torch.long), self.classes)
+
+
+@dataclass(frozen=True)
+class Tally:
+    """How many held-out samples each client has of each label that get each class predicted: those that occur."""
+
+    cells: Tensor
+    """(cells, 3): client, label and predicted class."""
+    samples: Tensor
+    """(cells,): how many."""
+    classes: int
+
+    @staticmethod
+    def of(confusions: Mapping[int, Tensor], classes: int) -> "Tally":
+        """Read it from confusion matrices (classes, classes) by client."""
+        cells, samples = [torch.zeros(0, 3, dtype=torch.long)], [torch.zeros(0, dtype=torch.long)]
+        for client, confusion in sorted(confusions.items()):
+            where = confusion.nonzero()
+            cells.append(torch.cat([torch.full((len(where), 1), client), where], dim=1))
+            samples.append(confusion[tuple(where.T)])
+        return Tally(torch.cat(cells), torch.cat(samples), classes)
+
+    def confusion(self) -> Tensor:
+        """Count samples by label (rows) and predicted class (columns)."""
+        pairs = self.cells[:, 1] * self.classes + self.cells[:, 2]
+        flat = torch.zeros(self.classes**2, dtype=torch.long).index_add(0, pairs, self.samples)
+        return flat.view(self.classes, self.classes)
+
+    @property
+    def accuracy(self) -> float:
+        """The share of all samples that are predicted correctly."""
+        right = self.cells[:, 1] == self.cells[:, 2]
+        return float(self.samples[right].sum() / self.samples.sum())
+
     def by_group(self, group: Tensor) -> list[tuple[int, int, int, int]]:
-        """Count samples by group, label and predicted class: those that occur, in order; `group` is (samples,)."""
-        counts = Counter(zip(group.tolist(), self.labels.tolist(), self.predicted.tolist(), strict=True))
+        """Count samples by the group of their client, label and predicted class; `group` is (clients,)."""
+        counts = Counter[tuple[int, int, int]]()
+        groups = group[self.cells[:, 0]].tolist()
+        for number, (_, label, predicted), samples in zip(
+            groups, self.cells.tolist(), self.samples.tolist(), strict=True
+        ):
+            counts[number, label, predicted] += samples
         return [(*key, number) for key, number in sorted(counts.items())]
 
 
@@ -111,12 +155,22 @@ class ByClass:
         >>> ByClass.of(torch.tensor([[9, 0], [1, 0]])).balanced_accuracy
         0.5
         """
-        right, labels, predicted = (part.double() for part in (confusion.diag(), confusion.sum(1), confusion.sum(0)))
+        return ByClass.of_counts(class_counts(confusion))
+
+    @staticmethod
+    def of_counts(counts: Tensor) -> "ByClass":
+        """Compute both from what `class_counts` returns."""
+        right, labels, predicted = counts.double().unbind()
         occurs, named = labels > 0, labels + predicted > 0
         return ByClass(
             balanced_accuracy=float((right[occurs] / labels[occurs]).mean()),
             macro_f1=float((2 * right[named] / (labels + predicted)[named]).mean()),
         )
+
+
+def class_counts(confusion: Tensor) -> Tensor:
+    """Return how many samples of each class are right, have its label, and get it predicted, (3, classes)."""
+    return torch.stack([confusion.diag(), confusion.sum(1), confusion.sum(0)])
 
 
 def single_predictions(counts: Sequence[tuple[int, int, int, int]]) -> dict[int, int]:

@@ -126,8 +126,8 @@ def play_round(
         backdoor=backdoor,
         test=test.mean,
         test_per_concept=test.per_concept,
-        val_worst_client=None if held_out is None else held_out.worst_client,
-        by_class=None if held_out is None else ByClass.of(held_out.confusion()),
+        val_worst_client=(_worst(update) if evaluate else None) if held_out is None else held_out.worst_client,
+        by_class=(_by_class(update) if evaluate else None) if held_out is None else ByClass.of(held_out.confusion()),
         likelihood=None if held_out is None or secret else held_out.choosing_log_likelihood,
         clusters=used_clusters(sizes),
         cluster_sizes=sizes,
@@ -223,6 +223,21 @@ def _share(held_out: Tensor, lowest: float) -> float | None:
     """
     right, samples = held_out.sum(dim=0).tolist()
     return right / samples if samples and lowest <= right <= samples * (1 + 1e-6) else None
+
+
+def _worst(update: Update) -> float | None:
+    """Return the lowest mean score of a participant that measured by itself; None where single ones are not known."""
+    if update.held_out is None or _hidden(update):
+        return None
+    right, samples = update.held_out[update.held_out[:, 1] > 0].double().unbind(dim=1)
+    return float((right / samples).min()) if len(samples) else None
+
+
+def _by_class(update: Update) -> ByClass | None:
+    """Return what participants that measured by themselves say of each class; None where they held out nothing."""
+    if update.by_class is None or not bool(update.by_class.any()):
+        return None
+    return ByClass.of_counts(update.by_class.sum(dim=0))
 
 
 def _without_shared_class(method: Method, update: Update) -> float | None:

@@ -142,6 +142,9 @@ class Update:
     held_out: Tensor | None = None
     """How many of its held-out samples the received models get right, and how many there are, (participants, 2), where
     participants measure by themselves."""
+    by_class: Tensor | None = None
+    """Of the same samples, by class: how many are right, have this label, and get it predicted, (participants, 3,
+    classes), where the task is to predict a class."""
     sealed: int | None = None
     """Bytes of all uploads where only their sum was opened: then rows are means, and no client's weights are known."""
     missing: tuple[Missing, ...] = ()
@@ -179,6 +182,7 @@ class Update:
         halves = [update.halves for update in updates if update.halves is not None]
         moments = [update.moments for update in updates if update.moments is not None]
         held_out = [update.held_out for update in updates if update.held_out is not None]
+        by_class = [update.by_class for update in updates if update.by_class is not None]
         return Update(
             clients=tuple(client for update in updates for client in update.clients),
             sizes=torch.cat([update.sizes for update in updates]),
@@ -196,6 +200,7 @@ class Update:
             signatures={client: mine for update in updates for client, mine in update.signatures.items()},
             moments=total(moments) if moments else None,
             held_out=torch.cat(held_out) if held_out else None,
+            by_class=torch.cat(by_class) if by_class else None,
             missing=tuple(one for update in updates for one in update.missing),
             noised=all(update.noised for update in updates),
         )

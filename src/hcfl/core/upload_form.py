@@ -55,13 +55,14 @@ FORMS: Mapping[str, Form] = {
     "moments.first": Form(DOUBLE, ("gaussians", "dimensions"), lowest=-FARTHEST, highest=FARTHEST),
     "moments.second": Form(DOUBLE, ("products", "dimensions"), lowest=-FARTHEST, highest=FARTHEST),
     "held_out": Form(SINGLE, ("client", "right and samples")),
+    "by_class": Form(SINGLE, ("client", "right, labels, predicted", "classes"), lowest=0),
 }
 """Every tensor of an upload but the models and the signature, which have the form of what the server sent out."""
 
-OPTIONAL = ("counts", "prototypes", "halves", "moments", "held_out")
+OPTIONAL = ("counts", "prototypes", "halves", "moments", "held_out", "by_class")
 """What only some methods, or some engines, ask for."""
 
-LENGTHS = {"client": 1, "right and samples": 2}
+LENGTHS = {"client": 1, "right and samples": 2, "right, labels, predicted": 3}
 """Axes whose length is always the same."""
 
 
@@ -111,6 +112,7 @@ def wanted_of(setting: Setting, received: Ensemble, gaussians: Gaussians | None,
         "halves": method.topology == "split" and "half prototypes" in needs,
         "moments": method.formulation.gaussians > 0,
         "held_out": measured,
+        "by_class": measured and setting.network.task.name == "classification",
     }
     lengths, weight = {"classes": setting.federation.classes}, received.heads.get("weight")
     if setting.network.plain_head(received.heads) and weight is not None:

@@ -57,7 +57,9 @@ def from_arrays(
     config = Config.parse({"data": {"source": name, **settings}}).data
     optional = {"client": client, "concept": concept, "test": test}
     given = {key: np.asarray(value) for key, value in optional.items() if value is not None}
-    samples = check_arrays(name, np.asarray(x), np.asarray(y), **given, kind=config.kind, task=config.task)
+    samples = check_arrays(
+        name, np.asarray(x), np.asarray(y), **given, kind=config.kind, task=config.task, scale=config.scale
+    )
     return assemble(samples, config, seed)
 
 

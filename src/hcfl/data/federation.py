@@ -99,7 +99,7 @@ class Federation:
     settings: DataConfig
     """How it was built, with all defaults filled in."""
     x: Tensor
-    """(N, …) as stored: uint8 or float32."""
+    """(N, …) as stored: uint8, int64 or float32."""
     y: Tensor
     """(N,): labels as the client that holds the sample sees them; of other answers, the number of their bin."""
     train: tuple[Tensor, ...]
@@ -304,11 +304,19 @@ class Federation:
             ]
         )
 
+    def with_floats(self) -> "Federation":
+        """Return the federation for a network that takes no whole numbers; bytes stay bytes until they are read."""
+        x, test_x = (
+            part if part is None or part.dtype == torch.uint8 else part.float() for part in (self.x, self.test_x)
+        )
+        assert x is not None
+        return replace(self, x=x, test_x=test_x, scaling=replace(self.scaling, whole=False))
+
     def to(self, device: torch.device) -> "Federation":
         """Move the inputs to a device, as stored; labels and rows stay on the CPU, where weights are computed."""
         return replace(
             self,
             x=self.x.to(device),
             test_x=None if self.test_x is None else self.test_x.to(device),
-            scaling=Scaling(self.scaling.mean.to(device), self.scaling.std.to(device)),
+            scaling=self.scaling.to(device),
         )

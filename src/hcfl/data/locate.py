@@ -50,10 +50,11 @@ def find(config: DataConfig) -> Path:
             if is_folder(place / name):
                 return place / name
     if not repository:
+        there = Path(source).exists()
+        why = "this file is none of them" if there else f"there is none of this name, here or in {home}"
         raise InputError(
             f"data.source = {source!r}: must be digits, {', '.join(HUB)}, {PREFIX}OWNER/NAME, a .npz file, a table "
-            "(.csv or .parquet), or a folder of images or parquet files "
-            f"(there is none of this name, here or in {home})"
+            f"(.csv or .parquet), or a folder of images or parquet files ({why})"
         )
     if find_spec("datasets") is None:
         raise InputError(

@@ -13,6 +13,9 @@ from hcfl.data.tables.schema import Schema
 from hcfl.models.inputs import Scaling
 from hcfl.models.tasks import CLASSES, AnyTask
 
+STORED = ("uint8", "int64", "float32")
+"""The types of inputs."""
+
 Name = bool | int | str
 """What clients and concepts can be called."""
 
@@ -25,7 +28,7 @@ class Outline:
     shape: tuple[int, ...]
     """Of one input."""
     stored: str
-    """The type that inputs have as stored: uint8 or float32."""
+    """The type that inputs have as stored."""
     class_names: tuple[str, ...]
     client_names: tuple[Name, ...]
     train: tuple[int, ...]
@@ -43,7 +46,7 @@ class Outline:
         """Refuse impossible values, since outlines are read from files."""
         clients, counts = len(self.client_names), (*self.train, *self.held_out)
         tables = (self.train, self.held_out, self.concept, self.affected)
-        if not 1 <= len(self.shape) <= 3 or min(self.shape) < 1 or self.stored not in ("uint8", "float32"):
+        if not 1 <= len(self.shape) <= 3 or min(self.shape) < 1 or self.stored not in STORED:
             raise ValueError(f"inputs of shape {self.shape} and type {self.stored}")
         if not counts or min(counts) < 0 or any(len(table) != clients for table in tables if table is not None):
             raise ValueError(f"tables that are not of {clients} clients")

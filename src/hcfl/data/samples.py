@@ -16,7 +16,7 @@ class Samples:
 
     name: str
     x: NDArray[Any]
-    """uint8 or float32: (N, H, W, C), (N, T, D) or (N, D)."""
+    """uint8, int64 or float32: (N, H, W, C), (N, T, D) or (N, D)."""
     y: NDArray[np.int64]
     class_names: tuple[str, ...]
     client: NDArray[Any] | None = None

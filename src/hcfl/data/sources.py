@@ -33,7 +33,7 @@ def read(config: DataConfig) -> Samples:
     if config.resize is not None and (source == "digits" or source.endswith(".npz")):
         raise InputError(f"data.resize = {config.resize}: {source} are arrays; only image files can be resized")
     if source.endswith(".npz"):
-        return read_npz(Path(source), kind, config.task)
+        return read_npz(Path(source), kind, config.task, config.scale)
     if kind not in ("auto", "image"):
         raise InputError(f"data.kind = {kind}: {source} are images")
     if config.task not in ("auto", "classification"):
@@ -78,7 +78,7 @@ def _reader(folder: Path, resize: int | None) -> tuple[list[Path], Callable[[], 
     return found.files, partial(image_folder.read, found, resize)
 
 
-def read_npz(path: Path, kind: str, task: str = "auto") -> Samples:
+def read_npz(path: Path, kind: str, task: str = "auto", scale: str = "standardise") -> Samples:
     """Read a user's own arrays."""
     arrays = npz.read(path)
     known = ("x", "y", "client", "concept", "test")
@@ -88,7 +88,7 @@ def read_npz(path: Path, kind: str, task: str = "auto") -> Samples:
     for key in arrays:
         if key not in known:
             raise InputError(f"data.source = {str(path)!r}: array {key!r} is not one of {', '.join(known)}")
-    return check_arrays(path.name, **arrays, kind=kind, task=task)
+    return check_arrays(path.name, **arrays, kind=kind, task=task, scale=scale)
 
 
 def check_arrays(
@@ -100,8 +100,12 @@ def check_arrays(
     test: NDArray[Any] | None = None,
     kind: str = "auto",
     task: str = "auto",
+    scale: str = "standardise",
 ) -> Samples:
-    """Refuse arrays that cannot be trained on, with the reason; return the others ready to use."""
+    """Refuse arrays that cannot be trained on, with the reason; return the others ready to use.
+
+    With `scale` none, whole numbers stay whole numbers.
+    """
     x, y = np.asarray(x), _as_text(np.asarray(y))
     if x.ndim not in (2, 3, 4):
         raise InputError(f"{name}: x has shape {x.shape}, but (N,D), (N,T,D), (N,H,W) or (N,H,W,C) is needed")
@@ -110,7 +114,7 @@ def check_arrays(
     answers, notes = _answers(name, y, len(x), task)
     return Samples(
         name=name,
-        x=_inputs(name, x, _kind(name, x, kind)),
+        x=_inputs(name, x, _kind(name, x, kind), whole=scale == "none" and x.dtype.kind in "iu"),
         y=answers.bins,
         class_names=answers.names,
         client=_per_sample(name, "client", client, len(x)),
@@ -174,7 +178,7 @@ def check_more(
     kinds: dict[int, Kind] = {1: "vector", 2: "series", 3: "image"}
     kind = kinds[len(shape)]
     looks_right = x.ndim in AXES[kind] and 0 not in x.shape
-    inputs = _inputs(name, x, kind) if looks_right else x
+    inputs = _inputs(name, x, kind, whole=stored == "int64") if looks_right else x
     if inputs.shape[1:] != shape or not looks_right:
         raise InputError(f"{name}: x has shape {x.shape}, but the run's inputs are (N, {', '.join(map(str, shape))})")
     if stored == "uint8" and inputs.dtype != np.uint8 and inputs.max() <= 1:
@@ -223,10 +227,12 @@ def _kind(name: str, x: NDArray[Any], asked: str) -> Kind:
     return "image" if x.ndim == 4 or x.dtype == np.uint8 or x.shape[1] == x.shape[2] else "series"
 
 
-def _inputs(name: str, x: NDArray[Any], kind: Kind) -> NDArray[Any]:
+def _inputs(name: str, x: NDArray[Any], kind: Kind, whole: bool = False) -> NDArray[Any]:
     if not (np.issubdtype(x.dtype, np.number) or x.dtype == np.bool_) or np.iscomplexobj(x):
         raise InputError(f"{name}: x has type {x.dtype}, but numbers are needed")
-    if x.dtype != np.uint8:
+    if whole and x.dtype != np.uint8:
+        x = _whole(name, x)
+    elif x.dtype != np.uint8:
         check_memory(name, x.size * np.dtype(np.float32).itemsize)  # the copy
         with np.errstate(over="ignore"):
             x = x.astype(np.float32)
@@ -242,6 +248,16 @@ def _inputs(name: str, x: NDArray[Any], kind: Kind) -> NDArray[Any]:
             "x.transpose(0, 2, 3, 1)"
         )
     return x[..., None] if kind == "image" and x.ndim == 3 else x
+
+
+def _whole(name: str, x: NDArray[Any]) -> NDArray[np.int64]:
+    """Return whole numbers as int64; refuse fractions, and numbers that are too large."""
+    check_memory(name, x.size * np.dtype(np.int64).itemsize)
+    with np.errstate(invalid="ignore"):
+        found = x.astype(np.int64)
+    if not np.array_equal(found, x):
+        raise InputError(f"{name}: x has values that are no whole numbers of 64 bits, but the run's inputs are")
+    return found
 
 
 MISSING = ("", "nan", "none", "null", "na", "n/a", "<na>")

@@ -117,7 +117,7 @@ def draws(network: Network) -> bool:
     return any(isinstance(module, nn.modules.dropout._DropoutNd) and module.p > 0 for module in modules)
 
 
-def can_be_batched(network: Network, shape: tuple[int, ...]) -> bool:
+def can_be_batched(network: Network, shape: tuple[int, ...], dtype: torch.dtype = torch.float32) -> bool:
     """Whether an extractor can train for several clients at once: tried, since torch has no rule for some layers."""
     if draws(network):
         return True  # its clients train one after another anyway, and the user is told
@@ -130,7 +130,7 @@ def can_be_batched(network: Network, shape: tuple[int, ...]) -> bool:
         with warnings.catch_warnings():
             warnings.filterwarnings("error", message=".*batching rule")  # torch goes on sample by sample, very slowly
             features = Stacked(network).embed(
-                trained, statistics, torch.zeros(2, 2, *shape), torch.full((2, 2), 0.5), None
+                trained, statistics, torch.zeros(2, 2, *shape, dtype=dtype), torch.full((2, 2), 0.5), None
             )
             torch.autograd.grad(features.sum(), list(trained.values()), allow_unused=True)
     except (RuntimeError, NotImplementedError, UserWarning):

@@ -13,6 +13,7 @@ from flwr.clientapp import ClientApp
 from hcfl.config import Config, PrivacyConfig
 from hcfl.core.client import catch_up, take_part
 from hcfl.core.evaluation import predicted_by_one
+from hcfl.core.held_out import HeldOut, class_counts
 from hcfl.core.predictions import Predictions, predictions
 from hcfl.core.setting import RoundTask, Setting
 from hcfl.core.state import Broadcast, ClientState, PersonalPart, Update
@@ -26,6 +27,7 @@ from hcfl.methods import Method
 from hcfl.models.ensemble import Ensemble, embed, outputs_of
 from hcfl.models.inputs import Inputs, Scaled
 from hcfl.models.precision import threads
+from hcfl.own_code import naming_the_line
 from hcfl.personal.families import Clients
 from hcfl.personal.fine_tune import main_models
 from hcfl.personal.inner_split import together
@@ -111,10 +113,10 @@ def _measured(task: Task, context: Context) -> Measured:
         if _privacy(task.common.config).mode != "none":
             raise InputError("a private run: what one client measures is not told")
         at = _located(task, context)
-        with threads(at.prepared.threads):
+        with threads(at.prepared.threads), naming_the_line("measuring"):
             mine, setting = at.prepared.mine, at.prepared.setting
-            right, samples = measure(setting, at.broadcast, task.client, at.state, mine)[0].tolist()
-            answer = replace(answer, right=right, samples=int(samples))
+            found = measure(setting, at.broadcast, task.client, at.state, mine)
+            answer = replace(answer, right=found.right, samples=found.samples, confusion=found.confusion)
             if isinstance(setting.personal, PersonalParts):
                 alone = _alone(setting, at.broadcast, task.client, at.state, mine)
                 if task.pool is None:
@@ -123,7 +125,7 @@ def _measured(task: Task, context: Context) -> Measured:
                     return replace(answer, gains=gains)
                 part = setting.personal.part(setting, alone, at.store.load_gains(), task.pool)
                 at.store.save_personal(part)
-                personal = measure(setting, at.broadcast, task.client, at.state, mine, part)[0, 0]
+                personal = measure(setting, at.broadcast, task.client, at.state, mine, part).right
                 answer = replace(answer, personal=int(personal))
     except InputError as error:
         return replace(answer, problem=str(error))
@@ -179,7 +181,7 @@ def _prepared(common: Common, client: int, node: str) -> _Prepared:
     setting = prepare(config, mine.federation).setting
     if fingerprint(setting.network.frozen_part()) != common.backbone:
         raise InputError(f"model.name = {config.model.name!r}: its frozen weights here differ from the server's")
-    # Clients that make personal parts have set samples aside.
+    # It has inputs of the type that the network reads; clients that make personal parts have set samples aside.
     return _Prepared(replace(mine, federation=setting.federation), setting, config.threads)
 
 
@@ -226,12 +228,15 @@ def _take_part(task: Task, context: Context) -> _Done:
     at = _located(task, context)
     setting, mine, broadcast = at.prepared.setting, at.prepared.mine, at.broadcast
     data, known = mine.federation.local_data([0]), {} if at.state is None else {task.client: at.state}
-    with threads(at.prepared.threads):
-        measured = replace(mine, federation=mine.federation.news) if setting.begins_step(task.round) else mine
-        held_out = measure(setting, broadcast, task.client, at.state, measured)
+    with threads(at.prepared.threads), naming_the_line("training"):
+        seen = replace(mine, federation=mine.federation.news) if setting.begins_step(task.round) else mine
+        found = measure(setting, broadcast, task.client, at.state, seen)
         update, (after,) = take_part(RoundTask(setting, broadcast, [task.client], known), data=data)
     at.store.save(after, task.since)
-    return _Done(task.round, setting.method, broadcast.ensemble, replace(update, held_out=held_out), at.store)
+    by_class = None if found.confusion is None else class_counts(found.confusion).float().unsqueeze(0)
+    held_out = torch.tensor([[found.right, found.samples]], dtype=torch.float32)
+    measured = replace(update, held_out=held_out, by_class=by_class)
+    return _Done(task.round, setting.method, broadcast.ensemble, measured, at.store)
 
 
 def _check_samples(state: ClientState | None, samples: int) -> None:
@@ -264,6 +269,17 @@ def look(setting: Setting, broadcast: Broadcast, client: int, state: ClientState
     return predictions(network, broadcast.ensemble, inputs, segments, shares, [None if state is None else state.own])
 
 
+@dataclass(frozen=True)
+class Measurement:
+    """What a client says of its held-out samples."""
+
+    right: float
+    """The sum of their scores; of classes, how many are right."""
+    samples: int
+    confusion: torch.Tensor | None
+    """Counts by label (rows) and predicted class (columns), where the task is to predict a class."""
+
+
 def measure(
     setting: Setting,
     broadcast: Broadcast,
@@ -271,22 +287,20 @@ def measure(
     state: ClientState | None,
     mine: Mine,
     part: PersonalPart | None = None,
-) -> torch.Tensor:
-    """Return how many held-out samples the received models get right, and how many there are, (1, 2).
-
-    With `part`, they are predicted with the client's personal part.
-    """
-    federation = mine.federation
-    rows = federation.val[0]
+) -> Measurement:
+    """Measure the received models on the held-out samples; with `part`, with the client's personal part."""
+    federation, task = mine.federation, setting.network.task
+    rows, labelled = federation.val[0], task.name == "classification"
     if not len(rows):
-        return torch.zeros(1, 2)
-    inputs, task = federation.inputs(rows), setting.network.task
-    if task.name != "classification":
-        return _scored(setting, broadcast, client, state, inputs, federation.answers[rows])
+        return Measurement(0.0, 0, torch.zeros(2 * (federation.classes,), dtype=torch.long) if labelled else None)
+    inputs = federation.inputs(rows)
+    if not labelled:
+        total = _scored(setting, broadcast, client, state, inputs, federation.answers[rows])
+        return Measurement(total, len(rows), None)
     seen = look(setting, broadcast, client, state, inputs)
     scores = seen.log_probs if part is None else predict(setting.network, part, seen, inputs)
-    right = (scores.argmax(dim=1) == federation.y[rows]).sum()
-    return torch.tensor([[float(right), float(len(rows))]])
+    confusion = HeldOut.of(torch.zeros_like(rows), federation.y[rows], scores).confusion()
+    return Measurement(float(confusion.trace()), len(rows), confusion)
 
 
 def _scored(
@@ -296,8 +310,8 @@ def _scored(
     state: ClientState | None,
     inputs: Scaled,
     answers: torch.Tensor,
-) -> torch.Tensor:
-    """Return the sum of the scores of held-out samples, and their number, (1, 2)."""
+) -> float:
+    """Return the sum of the scores of held-out samples."""
     network, task, segments = setting.network, setting.network.task, Segments((len(inputs),))
     if state is not None and state.own is not None:
         mixed = predicted_by_one(network, state.own, inputs)
@@ -309,7 +323,7 @@ def _scored(
             density = mixture_log_density(weights.components, broadcast.gaussians.log_densities(z), segments)
             shares = torch.softmax(shares.log() + density, dim=1)
         mixed = task.mix(task.distribution(outputs_of(network, broadcast.ensemble, inputs)), shares)
-    return torch.tensor([[float(task.score(mixed, answers).sum()), float(len(inputs))]])
+    return float(task.score(mixed, answers).sum())
 
 
 def _alone(setting: Setting, broadcast: Broadcast, client: int, state: ClientState | None, mine: Mine) -> Clients:

@@ -54,7 +54,7 @@ def introduce(question: Question, node: Mapping[str, Any]) -> Introduction:
         return Introduction(-1, name, problem=f"{name!r} is not among the clients of this run")
     client = question.clients.index(name)
     try:
-        split = Split(question.kind, question.val_share, question.seed, question.schema, question.time)
+        split = Split(question.kind, question.val_share, question.seed, question.schema, question.time, question.scale)
         own = _own(node, split, client)
         group = _own_group(str(node["data"]), question.groups) if question.groups else ""
     except InputError as error:
@@ -62,7 +62,15 @@ def introduce(question: Question, node: Mapping[str, Any]) -> Introduction:
     if question.classes:
         strange = set(own.class_names) - set(question.classes)
         problem = "has a class that is not among the classes of this run" if strange else ""
-        return Introduction(client, name, train=UNDISCLOSED_SAMPLES, shape=own.shape, problem=problem, group=group)
+        return Introduction(
+            client,
+            name,
+            train=UNDISCLOSED_SAMPLES,
+            shape=own.shape,
+            problem=problem,
+            group=group,
+            whole=own.scaling.whole,
+        )
     values = own.x[own.train[0]].reshape(-1, own.x.shape[-1]).to(torch.float64)
     return Introduction(
         client=client,
@@ -75,6 +83,7 @@ def introduce(question: Question, node: Mapping[str, Any]) -> Introduction:
         total=values.sum(dim=0),
         squares=values.square().sum(dim=0),
         group=group,
+        whole=own.scaling.whole,
     )
 
 
@@ -94,7 +103,7 @@ def held_by(common: Common, config: Config, client: int, node: Mapping[str, Any]
         whole = simulated(config.to_yaml())
         return Mine(client, str(whole.client_names[client]), _one_of(whole, client))
     data = config.data
-    own = _own(node, Split(data.kind, data.val_share, config.seed, common.schema, data.time or ""), client)
+    own = _own(node, Split(data.kind, data.val_share, config.seed, common.schema, data.time or "", data.scale), client)
     if unknown := sorted(set(own.class_names) - set(common.class_names)):
         raise InputError(f"data = {node['data']}: has the class {unknown[0]}, which the federation does not have")
     index = torch.tensor([common.class_names.index(name) for name in own.class_names])
@@ -139,11 +148,12 @@ class Split:
     schema: str = ""
     """As JSON, where the file is a table."""
     time: str = ""
+    scale: str = "standardise"
 
 
 def _read_own(source: str, how: Split) -> Samples:
     if not is_table(source, how.schema or None):
-        return read(DataConfig.model_validate({"source": source, "kind": how.kind}))
+        return read(DataConfig.model_validate({"source": source, "kind": how.kind, "scale": how.scale}))
     if not how.schema:
         raise InputError(f"data = {source}: is a table, so the run needs schema-file, which `hcfl data schema` writes")
     config = DataConfig.model_validate({"source": source, "kind": how.kind, "time": how.time or None})
@@ -186,7 +196,7 @@ def _own(node: Mapping[str, Any], how: Split, client: int) -> Federation:
         val=(val,),
         test_x=None,
         newcomers=(),
-        scaling=Scaling(torch.zeros(()), torch.ones(())),
+        scaling=Scaling.none(x) if how.scale == "none" else Scaling(torch.zeros(()), torch.ones(())),
         class_names=samples.class_names,
         client_names=(str(node.get("name", "")),),
         truth=None,
@@ -245,7 +255,7 @@ class Agreement:
         return Federation(
             name="clients",
             settings=settings.model_copy(update={"source": "clients", "partition": "natural"}),
-            x=torch.zeros(0, *self.shape),
+            x=torch.zeros(0, *self.shape, dtype=self.common.scaling.dtype),
             y=torch.zeros(0, dtype=torch.long),
             train=tuple(_only_length(train) for train, _ in self.sizes),
             val=tuple(_only_length(held_out) for _, held_out in self.sizes),
@@ -282,6 +292,7 @@ def agree(
     introductions: Sequence[Introduction],
     public: Public | None = None,
     schema: str = "",
+    scale: str = "standardise",
 ) -> Agreement:
     """Settle on classes, shape and scaling, from the introductions of connected clients, or from public settings."""
     present = {one.client: one for one in sorted(introductions, key=lambda one: one.client)}
@@ -299,6 +310,9 @@ def agree(
     else:
         classes = public.classes
         scaling = Scaling(torch.tensor([public.mean]), torch.tensor([public.std]))
+    if scale == "none":
+        whole = all(one.whole for one in present.values())
+        scaling = Scaling(torch.zeros(first.shape[-1]), torch.ones(first.shape[-1]), whole)
     all_clients = [present.get(client, Introduction(client)) for client in range(len(names))]
     return Agreement(
         common=Common(
@@ -308,6 +322,7 @@ def agree(
             mean=tuple(scaling.mean.tolist()),
             std=tuple(scaling.std.tolist()),
             schema=schema,
+            whole=scaling.whole,
         ),
         names=names,
         shape=first.shape,

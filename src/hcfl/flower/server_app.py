@@ -69,7 +69,7 @@ def play(grid: Grid, settings: RunSettings) -> None:
     config = opened.config if opened else settings.config
     if settings.names and config.data.steps > 1:
         raise InputError(f"data.steps = {config.data.steps}: is for simulated clients, real ones read their own files")
-    question = Question(settings.names, config.seed, config.data.val_share, config.data.kind)
+    question = Question(settings.names, config.seed, config.data.val_share, config.data.kind, scale=config.data.scale)
     if settings.names and config.data.schema_file is not None:
         schema = Schema.load(config.data.schema_file).to_json()
         question = replace(question, schema=schema, time=config.data.time or "")
@@ -152,7 +152,7 @@ def _deployed(settings: RunSettings, directory: Directory, log: "Attendance") ->
     introductions = [directory.known[node] for node in here.values()]
     question = directory.question
     public = settings.public if question.classes else None
-    return agree(uuid4().hex, names, introductions, public, question.schema)
+    return agree(uuid4().hex, names, introductions, public, question.schema, question.scale)
 
 
 def _named(classes: tuple[str, ...]) -> tuple[str, ...]:

@@ -13,15 +13,26 @@ class Scaling:
 
     mean: Tensor
     std: Tensor
+    whole: bool = False
+    """Whether the network gets whole numbers instead, as they are: token numbers, for example."""
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """The type of what networks get."""
+        return torch.int64 if self.whole else torch.float32
 
     def __call__(self, x: Tensor) -> Tensor:
-        """Return inputs for a network, as float32."""
-        return (x.to(torch.float32) - self.mean).div_(self.std)
+        """Return inputs for a network."""
+        return x.to(torch.int64) if self.whole else (x.to(torch.float32) - self.mean).div_(self.std)
+
+    def to(self, device: torch.device) -> "Scaling":
+        """Move it."""
+        return replace(self, mean=self.mean.to(device), std=self.std.to(device))
 
     @classmethod
     def none(cls, x: Tensor) -> "Scaling":
-        """Leave inputs as they are, but for their type: whole numbers up to 2²⁴ are exact in float32."""
-        return cls(torch.zeros(x.shape[-1]), torch.ones(x.shape[-1]))
+        """Leave inputs as they are: whole numbers stay whole numbers, all others are float32."""
+        return cls(torch.zeros(x.shape[-1]), torch.ones(x.shape[-1]), whole=not x.is_floating_point())
 
     @classmethod
     def of(cls, x: Tensor, parts: Sequence[Tensor]) -> "Scaling":

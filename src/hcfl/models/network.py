@@ -1,11 +1,9 @@
 """A network is a feature extractor φ and a head; parameters are plain dictionaries, passed in by the caller."""
 
-import traceback
 from collections.abc import Callable
 from copy import deepcopy
 from dataclasses import dataclass, replace
 from functools import cached_property
-from pathlib import Path
 
 import torch
 from torch import Tensor, nn
@@ -14,6 +12,7 @@ from torch.nn.functional import linear
 
 from hcfl.errors import InputError
 from hcfl.models.tasks import CLASSES, Task
+from hcfl.own_code import described_error
 
 Params = dict[str, Tensor]
 """Parameters and buffers by name."""
@@ -154,8 +153,8 @@ def parameters_of(module: nn.Module) -> Params:
     return {name: tensor.detach().clone() for name, tensor in module.state_dict().items()}
 
 
-def check_pair(pair: object, shape: tuple[int, ...], classes: int) -> Network:
-    """Return a pair as a network; what does not map inputs of this shape to one logit per class is refused."""
+def check_pair(pair: object, shape: tuple[int, ...], classes: int, dtype: torch.dtype = torch.float32) -> Network:
+    """Return a pair as a network; what does not map inputs of this shape and type to one logit per class is refused."""
     if not (isinstance(pair, tuple | list) and len(pair) == 2 and all(isinstance(part, nn.Module) for part in pair)):
         raise InputError(f"model: must be a pair of modules (extractor, head), not {type(pair).__name__}")
     extractor, head = pair
@@ -169,7 +168,7 @@ def check_pair(pair: object, shape: tuple[int, ...], classes: int) -> Network:
         raise InputError(f"model: feature_dropout = {rate!r} of the extractor: must be at least 0 and less than 1")
     try:
         with torch.no_grad():
-            features = extractor.eval()(torch.zeros(2, *shape))
+            features = extractor.eval()(torch.zeros(2, *shape, dtype=dtype))
             logits = head.eval()(features)
     except Exception as error:  # whatever a user's module raises is the user's to read
         raise InputError(f"model: it cannot read inputs of shape {shape} ({described_error(error)})") from error
@@ -184,21 +183,6 @@ def check_pair(pair: object, shape: tuple[int, ...], classes: int) -> Network:
         values = logits.shape[-1] if isinstance(logits, Tensor) and logits.ndim else _described(logits)
         raise InputError(f"model: its output has {values} values per sample, but the data need {classes}")
     return Network(extractor, head)
-
-
-def described_error(error: BaseException) -> str:
-    """Return an error of a user's code in a line, with the file and the line of that code that raised it."""
-    reason = f"{type(error).__name__}: {error}".strip().splitlines()[0]
-    frames = traceback.extract_tb(error.__traceback__)
-    theirs = [frame for frame in frames if not _is_library(frame.filename)]
-    return f"{reason}, in {theirs[-1].filename}, line {theirs[-1].lineno}" if theirs else reason
-
-
-def _is_library(filename: str) -> bool:
-    """Whether code is of an installed package, of this one, or of none: its lines would tell the user nothing."""
-    path = Path(filename)
-    ours = Path(__file__).parents[1]
-    return filename.startswith("<") or "site-packages" in path.parts or ours in path.parents
 
 
 def _described(value: object) -> str:

@@ -58,6 +58,7 @@ def show(
     found = Comparison(tuple(cells))
     table = result_table(head, found.lines)
     print_table(table, console)
+    print_line(LEGEND, console)
     labels = [line.cell.label for line in found.lines]
     if told := verdict(labels, [line.numbers for line in found.lines]):
         print_line(told, console)
@@ -68,6 +69,12 @@ def show(
     print_line(f"Picture: {_picture(found, out / f'{name}.png')}", console)
     print_line(_page(cells, out / f"{name}.html"), console)
     return found
+
+
+LEGEND = (
+    "K: clusters that have clients. ARI: adjusted Rand index, the agreement of clusters with the true groups; 1 is "
+    "perfect."
+)
 
 
 def result_table(head: str, lines: Sequence[Line]) -> Table:

@@ -26,6 +26,13 @@ CLASSES_AS_NUMBERS = 20
 """With at most this many classes, cells are numbers; with more, shades."""
 
 
+PRINCIPLES = (
+    "ASCP, the any-shift clustering principle: clients that differ in any way are separated; "
+    "CSCP, the concept-shift clustering principle: only clients that label the same thing differently"
+)
+"""What the distances of HCFL+ are called by."""
+
+
 def method_table() -> Table:
     """Return a table of every method with its choices on the four tiers."""
     table = Table(title="Methods and their choices on the four tiers", box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
@@ -34,6 +41,7 @@ def method_table() -> Table:
         table.add_column(column)
     for name in methods.METHODS:
         table.add_row(name, *methods.build(name).choices().values())
+    table.caption = f"{PRINCIPLES}."
     return table
 
 
@@ -139,7 +147,7 @@ def summary_table(runs: Sequence[Run]) -> Table:
         add("Val of the worst client", "{}", "val_worst_client")
         add("balanced accuracy, macro F1", "{}, {}", "balanced_accuracy", "macro_f1")
     add("clusters with clients (true)", "{} ({})", "clusters_last", "clusters_true")
-    add("agreement with the truth (adjusted Rand index)", "{}", "ari_last")
+    add("agreement with the truth (adjusted Rand index, ARI)", "{}", "ari_last")
     if any(run.summary.get("groups_given") is not None for run in runs):
         add("agreement with the given groups, clients moved", "{}, {}", "groups_ari", "groups_moved")
         add("Val of the given groups' own models", "{}", "val_groups")

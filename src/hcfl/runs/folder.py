@@ -229,7 +229,7 @@ def finish(
     tables = {
         CLIENTS: client_rows(federation, state, measured),
         CLASSES: class_rows(federation),
-        CONFUSION: confusion_rows(federation, state, measured.last),
+        CONFUSION: confusion_rows(federation, state, measured.tally),
     }
     for name, table in tables.items():
         _write_table(path / name, table)
@@ -252,7 +252,7 @@ def finish(
     server, names = state.server, federation.class_names
     summary["warnings"] = [
         *remarks.of_clusters(method, metrics),
-        *remarks.of_classes(measured.last, server.members, server.clusters, names),
+        *remarks.of_classes(measured.tally, server.members, server.clusters, names),
         *remarks.of_uploads(metrics),
         *remarks.of_stopping(summary, config.training.patience),
     ]

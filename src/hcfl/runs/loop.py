@@ -9,16 +9,17 @@ from hcfl.config import Config
 from hcfl.core import cluster_profiles, rounds
 from hcfl.core.cluster_profiles import Profiles
 from hcfl.core.collect import NoQuorumError
-from hcfl.core.held_out import HeldOut
+from hcfl.core.held_out import HeldOut, Tally
 from hcfl.core.record import Record, Row
 from hcfl.core.setting import Setting
 from hcfl.core.state import ClientScores, RunState
 from hcfl.errors import SavingError
 from hcfl.models.precision import matrix_products, threads
+from hcfl.own_code import OwnCodeError, each_naming_the_line
 from hcfl.runs import backbone, best_round, checkpoint
 from hcfl.runs import folder as run_folder
 from hcfl.runs.best_round import Best
-from hcfl.runs.measured import held_out, measure
+from hcfl.runs.measured import Measured, held_out, measure
 from hcfl.runs.run import Run
 from hcfl.runs.save import is_due, saving
 from hcfl.runs.tables import missing_rows
@@ -26,7 +27,7 @@ from hcfl.runs.tables import missing_rows
 OnRound = Callable[[Record], None]
 """A function that is called with the record of each round as it ends."""
 
-MeasureLast = Callable[[RunState], ClientScores | None]
+MeasureLast = Callable[[RunState], tuple[ClientScores, Tally | None] | None]
 """A function that lets clients measure the state that a run ends with, where rounds measure what they began with."""
 
 ShouldStop = Callable[[], bool]
@@ -64,6 +65,7 @@ def play_on(
     federation, method, network = setting.at(state.server.round).federation, setting.method, setting.network
     saved, cost, stopped = perf_counter(), 0.0, False
     private = config.privacy.mode != "none"  # then only sums may leave the clients
+    remote = measure_last is not None or config.engine == "flower"  # then clients predict on their machines
     choose = config.evaluation.serve == "best" and not private
     best = best_round.restored(path / run_folder.CHECKPOINT, metrics, state) if choose else None
     with saving(path):
@@ -72,7 +74,7 @@ def play_on(
         try:
             early = best_round.overdue(metrics, config.training.patience)
             wanted = state.server.round if early else config.training.rounds
-            for after, record in rounds.play(setting, prepared.state, wanted):
+            for after, record in each_naming_the_line(rounds.play(setting, prepared.state, wanted), "training"):
                 with saving(path):
                     row = run_folder.append(path, record, federation.client_names)
                 metrics.append(row)
@@ -103,21 +105,28 @@ def play_on(
                     for row in missing_rows(error.round, error.missing, federation.client_names):
                         run_folder.append_event(path, row)
             if metrics:
-                _finish(prepared, path, state, metrics, best)
+                _finish(
+                    prepared,
+                    path,
+                    state,
+                    metrics,
+                    best,
+                    measured=Measured() if remote or isinstance(error, OwnCodeError) else None,
+                )
             raise
         if early and setting.personal is not None:
             state = _with_personal_parts(prepared, state)
-        found, val_last = None, None
+        found, told = None, Measured() if remote else None
         if not private and not stopped:
             found = cluster_profiles.measure(federation, network, method, state.server)
             if best is not None and best.round < state.server.round:
                 best = replace(best, profiles=cluster_profiles.measure(federation, network, method, best.state.server))
-        if measure_last is not None and not stopped and (scores := measure_last(state)) is not None:
-            state, val_last = replace(state, scores=scores), scores.val
+        if measure_last is not None and not stopped and (scored := measure_last(state)) is not None:
+            state, told = replace(state, scores=scored[0]), Measured.by_clients(*scored)
         kept_groups = None
         if prepared.groups_kept is not None and not stopped:
             kept_groups = held_out_of_groups(prepared.groups_kept())
-        summary = _finish(prepared, path, state, metrics, best, found, val_last, kept_groups)
+        summary = _finish(prepared, path, state, metrics, best, found, told, kept_groups)
     served = best if best is not None and best.round < state.server.round else None
     kept, profiles = (None, found) if served is None else (served.state, served.profiles)
     return Run(path, config, federation, summary, metrics, state, method, network, profiles, kept)
@@ -148,15 +157,13 @@ def _finish(
     metrics: list[Row],
     best: Best | None,
     found: Profiles | None = None,
-    val_last: float | None = None,
+    measured: Measured | None = None,
     kept_groups: HeldOut | None = None,
 ) -> Row:
     config, setting = prepared.config, prepared.setting.at(state.server.round)
-    measured = replace(
-        measure(config, setting, metrics, state, state if best is None else best.state),
-        val_last=val_last,
-        groups=kept_groups,
-    )
+    if measured is None:
+        measured = measure(config, setting, metrics, state, state if best is None else best.state)
+    measured = replace(measured, groups=kept_groups)
     with saving(path):
         run_folder.save(path, config, setting.federation, state, best)
         summary = run_folder.finish(

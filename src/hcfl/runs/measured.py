@@ -1,15 +1,15 @@
 """What is measured when a run ends: the last models by client and by class, and the models that are served."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from hcfl.config import Config
 from hcfl.core.evaluation import predict_held_out
-from hcfl.core.held_out import HeldOut
+from hcfl.core.held_out import ByClass, HeldOut, Tally
 from hcfl.core.predictions import as_clients_know
 from hcfl.core.record import Row
 from hcfl.core.setting import Setting
-from hcfl.core.state import RunState
+from hcfl.core.state import ClientScores, RunState
 
 
 @dataclass(frozen=True)
@@ -20,22 +20,35 @@ class Measured:
     """By the models of the last round."""
     served: HeldOut | None = None
     """By the models that are served."""
-    val_last: float | None = None
-    """Val of the last models, where clients told it."""
     groups: HeldOut | None = None
     """By one model for each group as the user gave it, where they were trained to compare with."""
+    tally: Tally | None = None
+    """The predictions of the last models, counted."""
+    told: Row = field(default_factory=dict)
+    """Fields of the last round as clients measured them on the last models; `metrics.jsonl` has those of the former."""
+
+    @staticmethod
+    def by_clients(scores: ClientScores, tally: Tally | None) -> "Measured":
+        """Return what clients measured by themselves, on the last models."""
+        accuracy = (scores.right.double() / scores.samples)[scores.samples > 0]
+        told: Row = {"val": scores.val, "val_worst_client": float(accuracy.min())}
+        if tally is not None:
+            by_class = ByClass.of(tally.confusion())
+            told |= {"balanced_accuracy": by_class.balanced_accuracy, "macro_f1": by_class.macro_f1}
+        return Measured(tally=tally, told=told)
 
 
 def measure(config: Config, setting: Setting, rows: Sequence[Row], state: RunState, served: RunState) -> Measured:
     """Predict all held-out samples with the last models and with those that are served.
 
-    Nothing where no round measured single clients: on Flower, what clients predict with is on their machines.
+    Nothing where no round did so: on Flower, what clients predict with is on their machines.
     """
     if all(row.get("val_worst_client") is None for row in rows):
         return Measured()
     last = held_out(config, setting, state)
     same = served.server.round == state.server.round
-    return Measured(last, last if same else held_out(config, setting, served))
+    tally = None if last is None else last.tally()
+    return Measured(last, last if same else held_out(config, setting, served), tally=tally)
 
 
 def held_out(config: Config, setting: Setting, state: RunState) -> HeldOut | None:

@@ -78,7 +78,7 @@ def estimate(
     return Estimate(
         kept=states * ((extractor if shared else clusters * extractor) + clusters * head) + own + first,
         inputs=samples * values * stored,
-        training=start + at_once * (SIDE_BY_SIDE * row + batch * _activations(network, federation.shape)),
+        training=start + at_once * (SIDE_BY_SIDE * row + batch * _activations(network, federation)),
         updates=participants * one,
         compared=COMPARED * participants * vector if VECTORS & method.needs else 0,
     )
@@ -124,7 +124,7 @@ def _bytes(params: Params) -> int:
     return sum(tensor.numel() * tensor.element_size() for tensor in params.values())
 
 
-def _activations(network: Network, shape: tuple[int, ...]) -> int:
+def _activations(network: Network, federation: Federation) -> int:
     """Return the bytes of all layers' outputs for one sample, without their gradients."""
     sizes: list[int] = []
 
@@ -137,7 +137,7 @@ def _activations(network: Network, shape: tuple[int, ...]) -> int:
     was_training = network.extractor.training
     try:
         with torch.no_grad():
-            network.extractor.eval()(torch.zeros(2, *shape))
+            network.extractor.eval()(torch.zeros(2, *federation.shape, dtype=federation.scaling.dtype))
     finally:
         network.extractor.train(was_training)
         for handle in handles:

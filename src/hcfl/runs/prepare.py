@@ -44,9 +44,9 @@ from hcfl.models import (
 )
 from hcfl.models.ensemble import Ensemble, embed, initialise
 from hcfl.models.layers import has_kernels
-from hcfl.models.network import described_error
 from hcfl.models.precision import check_precision
 from hcfl.models.tasks import AnyTask, Classification, OwnLikelihood, Task
+from hcfl.own_code import described_error
 from hcfl.personal.inner_split import set_aside, together
 from hcfl.personal.measuring import PersonalParts
 from hcfl.privacy.rules import check_model, settled
@@ -100,7 +100,7 @@ def prepare(
         )
     trained = trained_part(config.training)
     with rng.scoped(config.seed, "check model"):
-        example = check_pair(_example(builder, federation, task), federation.shape, task.outputs(federation.classes))
+        federation, example = fitting(federation, _example(builder, federation, task), task)
         template = trained.network(example)
     builder = trained.of(built_for(task, builder))
     check_model(config, template)
@@ -108,7 +108,8 @@ def prepare(
 
     training = filled_training(config.training, federation)
     engine, compiled = chosen_engine(config, template, device)
-    if engine == "batched" and model_settings.name not in MODELS and not can_be_batched(template, federation.shape):
+    unusual = engine == "batched" and model_settings.name not in MODELS
+    if unusual and not can_be_batched(template, federation.shape, federation.scaling.dtype):
         engine, compiled = "sequential", False
         told = "the model cannot be trained for several clients at once, so clients train one after another"
         federation = replace(federation, notes=(*federation.notes, told))
@@ -185,6 +186,32 @@ def with_groups(config: MethodConfig, groups: GivenGroups | None) -> MethodConfi
     if groups is None or config.clusters is None:
         return config
     return config.model_copy(update={"clusters": len(groups.names)})
+
+
+def fitting(federation: Federation, pair: object, task: Task) -> tuple[Federation, Network]:
+    """Return the network, checked, and the federation with inputs of the type that it reads.
+
+    Inputs that are not scaled and are whole numbers stay such where the network takes them, as embeddings do. Most
+    other layers take floating-point numbers only, and get them.
+    """
+    shape, outputs, scaling = federation.shape, task.outputs(federation.classes), federation.scaling
+    try:
+        return federation, check_pair(pair, shape, outputs, scaling.dtype)
+    except InputError as error:
+        if not scaling.whole:
+            raise InputError(f"{error}{_token_hint(federation, pair)}") from error.__cause__
+        try:
+            network = check_pair(pair, shape, outputs)
+        except InputError:
+            raise error from None
+        return federation.with_floats(), network
+
+
+def _token_hint(federation: Federation, pair: object) -> str:
+    """Return what to say of a network that cannot read its inputs and has an embedding."""
+    parts = [part for part in pair if isinstance(part, nn.Module)] if isinstance(pair, tuple | list) else []
+    embeds = any(isinstance(module, nn.Embedding) for part in parts for module in part.modules())
+    return "; token numbers need data.scale = none" if embeds and federation.settings.scale != "none" else ""
 
 
 def task_of(federation: Federation, training: TrainingConfig) -> Task:

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from hcfl.core.held_out import HeldOut, single_predictions
+from hcfl.core.held_out import Tally, single_predictions
 from hcfl.core.record import Row
 
 
@@ -26,15 +26,15 @@ def of_clusters(method: str, rows: Sequence[Row]) -> list[str]:
     return [f"{held - used} of the {held} clusters of {method} have no clients, {when}"]
 
 
-def of_classes(predicted: HeldOut | None, members: Tensor, clusters: Sequence[int], names: Sequence[str]) -> list[str]:
+def of_classes(predicted: Tally | None, members: Tensor, clusters: Sequence[int], names: Sequence[str]) -> list[str]:
     """Say where a model predicts one class only, although the held-out samples have several."""
     if predicted is None:
         return []
-    everyone = single_predictions(predicted.by_group(torch.zeros_like(predicted.labels)))
+    everyone = single_predictions(predicted.by_group(torch.zeros_like(members)))
     if everyone:
         share = f"{100 * predicted.accuracy:.1f}%"
         return [f"every held-out sample is predicted as class {names[everyone[0]]}: Val {share} is this class's share"]
-    found = single_predictions(predicted.by_group(members[predicted.clients]))
+    found = single_predictions(predicted.by_group(members))
     told = [
         f"every held-out sample of cluster {clusters[column]} is predicted as class {names[label]}"
         for column, label in found.items()

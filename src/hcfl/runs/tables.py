@@ -11,7 +11,7 @@ from hcfl.config import Config
 from hcfl.core.cluster_log import Split
 from hcfl.core.fairness import fairness
 from hcfl.core.given_start import how_far
-from hcfl.core.held_out import HeldOut
+from hcfl.core.held_out import Tally
 from hcfl.core.record import Row
 from hcfl.core.state import ClientScores, Missing, RunState
 from hcfl.core.suspicion import Anomalies
@@ -119,13 +119,13 @@ def class_rows(federation: Federation) -> list[list[Any]]:
     return table + [[name, *row] for name, row in zip(federation.client_names, counts, strict=True)]
 
 
-def confusion_rows(federation: Federation, state: RunState, held_out: HeldOut | None) -> list[list[Any]]:
+def confusion_rows(federation: Federation, state: RunState, tally: Tally | None) -> list[list[Any]]:
     """Return `confusion.csv`: held-out samples by their client's cluster, label and predicted class, where any are."""
     table: list[list[Any]] = [["cluster", "label", "predicted", "samples"]]
-    if held_out is None:
+    if tally is None:
         return table
     names, clusters = federation.class_names, state.server.clusters
-    for column, label, predicted, samples in held_out.by_group(state.server.members[held_out.clients]):
+    for column, label, predicted, samples in tally.by_group(state.server.members):
         table.append(["" if column < 0 else clusters[column], names[label], names[predicted], samples])
     return table
 
@@ -178,7 +178,7 @@ def summarise(
     that are served, on the held-out samples that did not choose them; `scores` is what clients measured last.
     """
     measured = measured or Measured()
-    last = metrics[-1] if measured.val_last is None else {**metrics[-1], "val": measured.val_last}
+    last = {**metrics[-1], **measured.told}
     best = best_row(metrics) if config.evaluation.serve == "best" else None
     served = metrics[-1] if best is None else best
     val_best = _best([*metrics, last], "val")

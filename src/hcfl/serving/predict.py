@@ -56,11 +56,10 @@ class Blend:
 
     def to(self, device: torch.device) -> "Blend":
         """Move the models; a density, which few methods have, is on the CPU but for its extractor."""
-        scaling = Scaling(self.scaling.mean.to(device), self.scaling.std.to(device))
         density = self.density and Density(
             self.density.anchor.to(device), self.density.gaussians, self.density.components
         )
-        return Blend(self.models.to(device), self.weights, scaling, density, self.personal)
+        return Blend(self.models.to(device), self.weights, self.scaling.to(device), density, self.personal)
 
 
 WeightsLike = Assignment | Mapping[Any, float] | ArrayLike

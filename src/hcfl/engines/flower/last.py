@@ -11,6 +11,7 @@ import torch
 
 from hcfl.core import server
 from hcfl.core.admission import most_held_out
+from hcfl.core.held_out import Tally
 from hcfl.core.setting import Setting
 from hcfl.core.state import ClientScores, RunState
 from hcfl.engines.flower.directory import Directory
@@ -30,7 +31,7 @@ class LastMeasurement:
     on_missing: Callable[[int, str], None]
     """Called with a client whose measurement does not count, and the reason."""
 
-    def __call__(self, state: RunState) -> ClientScores | None:
+    def __call__(self, state: RunState) -> tuple[ClientScores, Tally | None] | None:
         """Return what all clients that answered measured on their held-out samples; None if there are none."""
         federation, method = self.setting.federation, self.setting.method
         broadcast = server.broadcast(method, state.server, federation.classes)
@@ -49,7 +50,9 @@ class LastMeasurement:
             personal[client] = answer.right if answer.personal is None else answer.personal
         if not bool(table[0].any()):
             return None
-        return ClientScores(table[0], table[1], None if self.setting.personal is None else personal)
+        confusions = {client: one.confusion for client, one in answers.items() if one.confusion is not None}
+        tally = Tally.of(confusions, federation.classes) if self._labelled else None
+        return ClientScores(table[0], table[1], None if self.setting.personal is None else personal), tally
 
     def _answers(self, state: RunState, nodes: Mapping[int, int], tasks: Mapping[int, Task]) -> dict[int, Measured]:
         """Ask clients, and return the answers that count, by client."""
@@ -64,6 +67,10 @@ class LastMeasurement:
             else:
                 answers[client] = answer
         return answers
+
+    @property
+    def _labelled(self) -> bool:
+        return self.setting.network.task.name == "classification"
 
     def _problem_with(self, answer: Measured, client: int, size: float) -> str | None:
         """Return why an answer cannot be; `size` is the number of samples that the client last trained on."""
@@ -81,4 +88,15 @@ class LastMeasurement:
         candidates = 0 if self.setting.personal is None else self.setting.personal.candidates
         if answer.gains is not None and not answer.gains.possible(candidates):
             return "sent gains of personal parts that cannot be"
+        return self._problem_with_confusion(answer)
+
+    def _problem_with_confusion(self, answer: Measured) -> str | None:
+        """Return why a confusion matrix cannot be: it has whole numbers from 0 on, which add up to the other counts."""
+        counts, classes = answer.confusion, self.setting.federation.classes
+        if counts is None or not self._labelled:
+            return None if counts is None and not self._labelled else "sent other counts than it was asked for"
+        if counts.dtype != torch.int64 or counts.shape != (classes, classes) or bool((counts < 0).any()):
+            return "sent a confusion matrix that cannot be"
+        if (int(counts.trace()), int(counts.sum())) != (answer.right, answer.samples):
+            return "sent a confusion matrix that does not fit its other counts"
         return None

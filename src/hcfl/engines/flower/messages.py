@@ -47,11 +47,13 @@ class Common:
     """How the rows of clients' tables become inputs, as JSON, where their files are tables."""
     backbone: str = ""
     """A hash of what is frozen of the network, which is not sent: clients have to have the same."""
+    whole: bool = False
+    """Whether inputs are whole numbers that nothing scales."""
 
     @property
     def scaling(self) -> Scaling:
         """`mean` and `std` as they are used."""
-        return Scaling(torch.tensor(self.mean), torch.tensor(self.std))
+        return Scaling(torch.tensor(self.mean), torch.tensor(self.std), self.whole)
 
 
 @dataclass(frozen=True)
@@ -108,6 +110,8 @@ class Measured:
     """The same with its personal part, where clients make one."""
     gains: Gains | None = None
     """What it found of the candidates for its personal part, before it has one."""
+    confusion: Tensor | None = None
+    """How many samples have each label (rows) and each predicted class (columns), where classes are predicted."""
 
 
 @dataclass(frozen=True)
@@ -127,6 +131,8 @@ class Question:
     """The column by which clients hold out their last rows."""
     groups: str = ""
     """The column of each client's group, where clusters begin with them."""
+    scale: str = "standardise"
+    """With none, inputs stay as they are."""
 
 
 @dataclass(frozen=True)
@@ -147,6 +153,8 @@ class Introduction:
     problem: str = ""
     group: str = ""
     """The group that it begins in, where the server asks for it."""
+    whole: bool = False
+    """Whether its inputs are whole numbers."""
 
 
 def task_for(common: Common, method: Method, broadcast: Broadcast, client: int, known: ClientState | None) -> Task:

@@ -33,13 +33,13 @@ class Served(nn.Module):
         for name, tensor in (("mean", blend.scaling.mean), ("std", blend.scaling.std), ("weights", blend.weights)):
             self.register_buffer(name, tensor.clone())
         self.density = None if blend.density is None else ModelDensity(network, blend.density)
-        self.main = blend.main
+        self.main, self.whole = blend.main, blend.scaling.whole
         self.personal = None if blend.personal is None else Personal(network, blend.personal)
         self.eval()
 
     def forward(self, x: Tensor) -> Tensor:
         """Σ_k ω̃_k p_k(·|x), with p_k = softmax(head_k(φ_k(x))) of classes."""
-        x = (x.to(torch.float32) - self.mean) / self.std
+        x = x.to(torch.int64) if self.whole else (x.to(torch.float32) - self.mean) / self.std
         features = [extractor(x) for extractor in self.extractors] * (len(self.heads) // len(self.extractors))
         each = [head(z) for head, z in zip(self.heads, features, strict=True)]
         distribution = self.task.distribution(torch.stack(each, dim=1))

@@ -124,11 +124,13 @@ def _format(path: Path, asked: str | None) -> Format:
 
 
 def _examples(run: Run) -> Tensor:
-    """Draw inputs with the mean and deviation of the federation's."""
+    """Draw inputs with the mean and deviation of the federation's; of whole numbers 0 and 1, which any table has."""
     scaling, like = run.federation.scaling, run.federation.x
     generator = rng.torch_generator(run.config.seed, "export")
+    if scaling.whole:
+        return torch.randint(2, (CHECKED, *run.federation.shape), generator=generator).to(like.dtype)
     drawn = torch.randn(CHECKED, *run.federation.shape, generator=generator) * scaling.std.cpu() + scaling.mean.cpu()
-    return drawn.round().clamp(0, 255).to(like.dtype) if like.dtype == torch.uint8 else drawn
+    return drawn if like.is_floating_point() else drawn.round().clamp(0, 255).to(like.dtype)
 
 
 @contextmanager
