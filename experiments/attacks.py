@@ -66,12 +66,14 @@ def recommended(out: Path, seeds: range) -> None:
 
 
 def defences(out: Path, seeds: range) -> None:
-    """Show a fifth of attackers beside every defence."""
-    print(f"| a fifth | {' | '.join(DEFENCES)} |", "|---" * (len(DEFENCES) + 1) + "|", sep="\n")
-    for name, faults in {"no attack": None, **ATTACKS}.items():
-        attack = {} if faults is None else {"faults": faults.format(share=0.2)}
-        cells = [shown([played(out, seed, **attack, **defence) for seed in seeds]) for defence in DEFENCES.values()]
-        print(f"| {name} | {' | '.join(cells)} |", flush=True)
+    """Show a tenth and a fifth of attackers beside every defence."""
+    for share in (0.2, 0.1):
+        print(f"| {100 * share:.0f} % attack | {' | '.join(DEFENCES)} |", "|---" * (len(DEFENCES) + 1) + "|", sep="\n")
+        for name, faults in {"no attack": None, **ATTACKS}.items():
+            attack = {} if faults is None else {"faults": faults.format(share=share)}
+            cells = [shown([played(out, seed, **attack, **defence) for seed in seeds]) for defence in DEFENCES.values()]
+            print(f"| {name} | {' | '.join(cells)} |", flush=True)
+        print()
 
 
 def played(out: Path, seed: int, **settings: object) -> list[dict]:

@@ -25,6 +25,8 @@ class FakeGrid:
     """For each node, what happens to its next training messages: None as usual, or a function of the reply."""
     at_last: dict[int, Callable] = field(default_factory=dict)
     """For each node, what happens to its answer to the measurement at the end."""
+    always: dict[tuple[int, str], Callable] = field(default_factory=dict)
+    """For a node and a type of message, what happens to every reply."""
     contexts: dict[int, Context] = field(default_factory=dict)
     """What nodes keep in memory between messages."""
 
@@ -57,6 +59,8 @@ class FakeGrid:
             reply = reply if change is None else change(message, reply)
         if message.metadata.message_type == "evaluate" and node in self.at_last:
             reply = self.at_last[node](message, reply)
+        if change := self.always.get((node, message.metadata.message_type)):
+            reply = change(message, reply)
         if reply is not None:
             self.replies[name] = reply
             self.answered.append(reply)

@@ -125,6 +125,60 @@ def test_a_sum_that_will_not_count_is_not_opened(tmp_path):
     assert kinds == [kind for steps in (TYPES, TYPES[:3], TYPES) for kind in steps for _ in range(6)]
 
 
+def forge_shares(message, reply):
+    """Send every neighbour a ciphertext that it cannot read."""
+    sent = records.unpack(Shares, reply.content)
+    forged = {peer: text[:-9] + "AAAAAAAA=" for peer, text in sent.ciphertexts.items()}
+    return Message(records.pack(replace(sent, ciphertexts=forged)), reply_to=message)
+
+
+def forge_commitment(message, reply):
+    """Say of the seed what fits none of its shares."""
+    return Message(records.pack(replace(records.unpack(Shares, reply.content), commitment="00")), reply_to=message)
+
+
+def accuse_all(message, reply):
+    sent = records.unpack(Upload, reply.content)
+    lie = replace(sent, parts={}, problem="no", unreadable=(0, 1, 3, 4, 5, 77, -1))
+    return Message(records.pack(lie), reply_to=message)
+
+
+@pytest.mark.parametrize(
+    ("kind", "forge", "reason", "tries"),
+    [
+        (
+            "query.shares",
+            forge_shares,
+            r"sent shares that its neighbours cannot read \(clients 0, 1, 3, 4, 5 say so",
+            2,
+        ),
+        ("query.shares", forge_commitment, "gave shares of its secrets that do not fit together", 2),
+        ("train.sealed", accuse_all, r"says of too many neighbours that it cannot read their shares \(0, 1, 3", 1),
+    ],
+)
+def test_a_client_that_spoils_sums_is_left_out_of_them(tmp_path, kind, forge, reason, tries):
+    """Before, its neighbours failed in every try until `wait` was over, and the run ended there."""
+    grid = FakeGrid({100 + c: ("", {"partition-id": c, "num-partitions": 6}) for c in range(6)})
+    grid.always[102, kind] = forge
+    play(tmp_path / "run", grid, 0.5, method="fedavg", privacy="secagg")
+    assert [row["participants"] for row in run_folder.rows(tmp_path / "run", "metrics.jsonl")] == [5, 5]
+    rows = [row for row in run_folder.rows(tmp_path / "run", "events.jsonl") if row["event"] == "refused"]
+    assert {row["client"] for row in rows} == {2}, "no other client is refused"
+    assert rows[-1]["round"] == 2
+    assert re.match(reason, rows[-1]["reason"])
+    asked = [message for message in grid.sent if message.metadata.message_type == "query.keys"]
+    assert len(asked) == {2: 6 + 5 + 5, 1: 6 + 5}[tries], "it is not asked again"
+
+
+def test_where_too_few_are_left_the_run_ends_at_once(tmp_path):
+    grid = FakeGrid({100 + c: ("", {"partition-id": c, "num-partitions": 6}) for c in range(6)})
+    grid.always[102, "query.shares"] = forge_shares
+    sentence = r"^quorum = 1: 0 of 6 clients are in the sum of round 1, but 6 are needed; resume when more are there"
+    with pytest.raises(InputError, match=sentence):
+        play(tmp_path / "run", grid, 1.0, method="fedavg", privacy="secagg")
+    assert len([message for message in grid.sent if message.metadata.message_type == "query.keys"]) == 6
+
+
 def test_a_sum_of_two_is_refused(tmp_path):
     with pytest.raises(InputError, match="2 clients take part in a round, but a sum needs 3"):
         play(tmp_path / "run", method="fedavg", privacy="secagg", participation=0.3)

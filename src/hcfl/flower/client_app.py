@@ -19,6 +19,7 @@ from hcfl.core.setting import RoundTask, Setting
 from hcfl.core.state import Broadcast, ClientState, PersonalPart, Update
 from hcfl.engines.flower import dp, records, secagg_client
 from hcfl.engines.flower.messages import Common, Measured, Question, Reply, Task, broadcast_of
+from hcfl.engines.flower.secagg import UnreadableSharesError
 from hcfl.engines.flower.sum_messages import DIVERGED, FAILED, AskKeys, AskReveal, AskShares, SealedTask, Upload
 from hcfl.errors import InputError
 from hcfl.flower.client_data import Mine, held_by, introduce
@@ -140,7 +141,10 @@ def _upload(task: Task, context: Context, protect: "Callable[[_Done], Parts]") -
     except InputError as error:
         print(f"Round {task.round}: {error}", flush=True)  # here, since it may tell something of the data
         lost = isinstance(error, StateLostError)
-        return Upload(task.common.experiment, task.round, task.client, {}, problem=FAILED, lost=lost)
+        unreadable = error.peers if isinstance(error, UnreadableSharesError) else ()
+        return Upload(
+            task.common.experiment, task.round, task.client, {}, problem=FAILED, lost=lost, unreadable=unreadable
+        )
     problem = DIVERGED if diverged else ""
     return Upload(task.common.experiment, task.round, task.client, parts, problem=problem, diverged=diverged)
 

@@ -115,6 +115,43 @@ def test_a_forged_share_is_left_out_and_several_open_nothing(share, silent):
         secagg.unmask(masked, silent, peers, public, committed(secrets), with_liars(0, 1, 3, 4))
 
 
+def test_up_to_a_third_of_forged_shares_are_left_out():
+    values = vectors(12)
+    peers, public, secrets, masked = until_masked(values)
+    wrong = secagg.Revealed(dict.fromkeys(range(12), "ff" * 40), {})
+    revealed = reveal(peers, secrets, masked, ()) | dict.fromkeys((0, 5), wrong)
+    total = secagg.unmask(masked, (), peers, public, committed(secrets), revealed)
+    np.testing.assert_allclose(secagg.decode(total), sum(values.values()), rtol=0, atol=1e-8)
+
+
+def test_a_client_says_whose_shares_it_cannot_read():
+    """Before, it failed without a word, and so did every neighbour in every try of the round."""
+    secrets = {client: secagg.announce("one", client) for client in range(4)}
+    public = {client: mine.public for client, mine in secrets.items()}
+    sealed = {}
+    for client in range(4):
+        secrets[client], sealed[client] = secagg.share(secrets[client], public)
+    came = {1: sealed[1][0], 2: "no ciphertext", 3: sealed[3][2]}  # the last one is for another client
+    with pytest.raises(secagg.UnreadableSharesError) as error:
+        secagg.mask(secrets[0], came, secagg.encode(np.ones(3), 4))
+    assert error.value.peers == (2, 3)
+
+
+@pytest.mark.parametrize(
+    ("accusations", "out"),
+    [
+        ([], set()),
+        ([(0, 2)], {2}),
+        ([(0, 2), (1, 2), (3, 2)], {2}),
+        ([(2, 0), (2, 1)], {2}),  # it accuses two: one liar is likelier than two
+        ([(2, 0), (2, 1), (0, 1)], {0, 1}),  # all are in two: the one that is accused twice, then the other accused
+        ([(0, 5), (1, 5), (2, 5), (5, 0)], {5}),
+    ],
+)
+def test_who_is_in_most_accusations_goes(accusations, out):
+    assert secagg.blamed(accusations) == out
+
+
 def test_keys_that_cannot_be_used_are_told_before_neighbours_get_them():
     one, two = secagg.announce("one", 0).public, secagg.announce("one", 1).public
     assert secagg.problem_with_keys(one, [two]) is None

@@ -2,7 +2,7 @@
 
 import json
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TypeVar
 from uuid import uuid4
@@ -53,6 +53,8 @@ class Uploads:
     """Clients that no longer have the state that the server knows of."""
     diverged: bool
     """Whether training diverged on some client."""
+    accusations: frozenset[tuple[int, int]]
+    """Which client cannot read the shares of which other (SecAgg+)."""
 
 
 @dataclass(frozen=True)
@@ -66,6 +68,10 @@ class Collected:
     lost: set[int]
     diverged: bool = False
     """Whether training diverged on some client."""
+    accusations: frozenset[tuple[int, int]] = frozenset()
+    """Which client cannot read the shares of which other (SecAgg+)."""
+    unopened: int | None = None
+    """The client whose secret could not be opened (SecAgg+)."""
 
 
 @dataclass
@@ -78,6 +84,10 @@ class Private:
     patience: Patience
     lost: set[int] = field(default_factory=set)
     """Clients that no longer have the state that the server knows of; they start anew."""
+    accusations: set[tuple[int, int]] = field(default_factory=set)
+    """Which client said that it cannot read the shares of which other, in this run."""
+    unopened: set[int] = field(default_factory=set)
+    """Clients whose secrets could not be opened: a sum with them would fail again."""
 
     def execute(self, task: RoundTask) -> tuple[Update, list[ClientState]]:
         """Return one update of all clients that answered; of each of them the server knows the round, and no more."""
@@ -92,16 +102,18 @@ class Private:
         missing: dict[int, Missing] = {}
         refused: list[Missing] = []
         while True:
-            nodes = self.directory.wait_for(participants, needed, end - time.monotonic())
-            known = {client: None if client in self.lost else task.states.get(client) for client in participants}
-            tasks = {
-                c: task_for(self.common, setting.method, broadcast, c, known[c]) for c in participants if c in nodes
-            }
-            absent = {client: Missing(client, "is not connected") for client in participants if client not in nodes}
+            barred = self._barred(participants)
+            asked = [client for client in participants if client not in barred]
+            nodes = self.directory.wait_for(asked, min(needed, len(asked)), end - time.monotonic())
+            known = {client: None if client in self.lost else task.states.get(client) for client in asked}
+            tasks = {c: task_for(self.common, setting.method, broadcast, c, known[c]) for c in asked if c in nodes}
+            absent = {client: Missing(client, "is not connected") for client in asked if client not in nodes}
             collected = self._collect(tasks, nodes, needed, broadcast.round, setting.seed)
             self.lost = (self.lost | collected.lost) - set(collected.clients)
-            missing = absent | collected.failed
-            gone = (*refused, *(missing[client] for client in sorted(missing)))
+            self.accusations |= collected.accusations
+            self.unopened |= set() if collected.unopened is None else {collected.unopened}
+            missing = absent | collected.failed | barred
+            gone = (*refused, *(missing[client] for client in sorted(missing) if missing[client] not in refused))
             if len(collected.clients) >= needed:
                 break
             if collected.diverged:
@@ -111,7 +123,7 @@ class Private:
                     f"training.lr = {setting.sgd.lr:g}: training diverged in round {broadcast.round}; "
                     f"try a smaller one{also}"
                 )
-            if time.monotonic() >= end:
+            if time.monotonic() >= end or len(participants) - len(self._barred(participants)) < needed:
                 raise NoQuorumError(
                     f"quorum = {setting.admission.quorum:g}: {len(collected.clients)} of {len(participants)} clients "
                     f"are in the sum of round {broadcast.round}, but {needed} are needed; resume when more are there",
@@ -123,6 +135,21 @@ class Private:
         update = replace(self._together(broadcast, collected), missing=gone)
         rows = [update.weights[[row]] for row in range(len(update.clients))]
         return update, [ClientState(broadcast.round, broadcast.clusters, Weights(row)) for row in rows]
+
+    def _barred(self, participants: Sequence[int]) -> dict[int, Missing]:
+        """Return the clients without whose shares the others can go on, with the reason."""
+        found = {}
+        for client in secagg.blamed(self.accusations) | self.unopened:
+            by = sorted(accuser for accuser, accused in self.accusations if accused == client)
+            of = sorted(accused for accuser, accused in self.accusations if accuser == client)
+            if client in self.unopened:
+                reason = "gave shares of its secrets that do not fit together"
+            elif len(by) >= len(of):
+                reason = f"sent shares that its neighbours cannot read (clients {', '.join(map(str, by))} say so)"
+            else:
+                reason = f"says of too many neighbours that it cannot read their shares ({', '.join(map(str, of))})"
+            found[client] = Missing(client, reason, refused=True)
+        return {client: found[client] for client in participants if client in found}
 
     def _together(self, broadcast: Broadcast, collected: Collected) -> Update:
         clients = collected.clients
@@ -182,12 +209,12 @@ class Private:
             for client in shared
         }
         found = self._uploads(questions, tasks, nodes, "train.sealed", torch.int64)
-        uploads, lost, diverged = found.counted, found.lost, found.diverged
-        failed |= found.failed
+        uploads, failed = found.counted, failed | found.failed
+        nothing = Collected((), {}, 0, failed, found.lost, found.diverged, found.accusations)
 
         if len(uploads) < needed:
             few = f"{len(uploads)} vectors came, {needed} are needed"
-            return Collected((), {}, 0, {**{c: Missing(c, few) for c in uploads}, **failed}, lost, diverged)
+            return replace(nothing, failed={**{c: Missing(c, few) for c in uploads}, **failed})
         commitments = {client: shared[client].commitment for client in uploads}
         dropped = tuple(client for client in shared if client not in uploads)
         reveal = {
@@ -203,10 +230,12 @@ class Private:
         try:
             total = secagg.unmask(masked, dropped, peers, public, commitments, revealed)
         except InputError as error:
-            return Collected((), {}, 0, {**{c: Missing(c, str(error)) for c in masked}, **failed}, lost, diverged)
+            unopened = error.client if isinstance(error, secagg.UnopenedError) else None
+            closed = {**{c: Missing(c, str(error)) for c in masked}, **failed}
+            return replace(nothing, failed=closed, unopened=unopened)
         sums = separated(torch.from_numpy(secagg.decode(total)), next(iter(uploads.values())).parts)
         size = sum(_bytes(answer) for kind in (public, shared, uploads, revealed) for answer in kind.values())
-        return Collected(tuple(sorted(uploads)), sums, size, failed, lost, diverged)
+        return replace(nothing, clients=tuple(sorted(uploads)), sums=sums, bytes=size)
 
     def _uploads(
         self,
@@ -230,7 +259,13 @@ class Private:
         for client in unlike(uploads) if uploads else []:
             del uploads[client]
             failed[client] = Missing(client, "sent sums unlike the others'", refused=True)
-        return Uploads(uploads, failed, lost, any(upload.diverged for upload in answers.values()))
+        accusations = frozenset(
+            (client, peer)
+            for client, upload in answers.items()
+            if client in failed and isinstance(question := questions[client], SealedTask)
+            for peer in {*upload.unreadable} & {*question.ciphertexts}
+        )
+        return Uploads(uploads, failed, lost, any(upload.diverged for upload in answers.values()), accusations)
 
     def _ask(
         self, kind: type[T], questions: Mapping[int, object], nodes: Mapping[int, int], message_type: str

@@ -12,11 +12,14 @@ numbers: Flower's are of 32 bits and round at random. Its workflow also needs a 
 
 import os
 from base64 import urlsafe_b64decode
-from collections.abc import Callable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from hashlib import sha256
-from math import ceil
+from itertools import combinations
+from math import ceil, comb
+from random import Random
 
 import numpy as np
 from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
@@ -45,6 +48,26 @@ NEIGHBOURS = 16
 
 FRACTION_BITS = 32
 """Of a number in a vector; so numbers go up to 2³¹, and are rounded to 2⁻³²."""
+
+
+SUBSETS = 300
+"""How many sets of shares are tried where some are forged: of 17 shares, up to three may be."""
+
+
+class UnreadableSharesError(InputError):
+    """Some neighbours sent shares that this client cannot read."""
+
+    def __init__(self, peers: Sequence[int]) -> None:
+        super().__init__(f"privacy.mode = 'secagg': the shares of clients {list(peers)} cannot be read")
+        self.peers = tuple(peers)
+
+
+class UnopenedError(InputError):
+    """A client's secret cannot be opened: the shares that it gave do not fit what it said of the secret."""
+
+    def __init__(self, client: int) -> None:
+        super().__init__(f"privacy.mode = 'secagg': the shares of client {client} that came do not fit together")
+        self.client = client
 
 
 @dataclass(frozen=True)
@@ -147,15 +170,24 @@ def mask(secrets: Secrets, ciphertexts: Mapping[int, str], vector: Vector) -> tu
     """Add the masks to a vector: the client's own, and one with each neighbour that sent a share."""
     if secrets.sent or len(ciphertexts) + 1 < max(FEWEST, secrets.threshold):
         raise InputError(f"privacy.mode = 'secagg': {len(ciphertexts)} shares came, {secrets.threshold - 1} are needed")
-    shares, masked = dict(secrets.shares), vector + stream(bytes.fromhex(secrets.seed), len(vector))
-    for peer, ciphertext in sorted(ciphertexts.items()):
+    found = {peer: _read_share(secrets, peer, ciphertexts[peer]) for peer in sorted(ciphertexts)}
+    readable = {peer: share_ for peer, share_ in found.items() if share_ is not None}
+    if len(readable) < len(found):
+        raise UnreadableSharesError([peer for peer in found if peer not in readable])
+    masked = vector + stream(bytes.fromhex(secrets.seed), len(vector))
+    for peer in readable:
+        masked = masked + _pairwise_mask(secrets.client, peer, secrets.mask_key, secrets.peers[peer].mask, len(vector))
+    return replace(secrets, shares={**secrets.shares, **readable}, sent=True), masked
+
+
+def _read_share(secrets: Secrets, peer: int, ciphertext: str) -> Share | None:
+    """Decrypt a neighbour's share; None where it is none, or one for another client."""
+    try:
         key = _shared_key(secrets.share_key, secrets.peers[peer].share)
         source, target, seed, mask_key = share_keys_plaintext_separate(decrypt(key, ciphertext.encode()))
-        if (source, target) != (peer, secrets.client):
-            raise InputError(f"privacy.mode = 'secagg': a share of {source} for {target} came to {secrets.client}")
-        shares[peer] = Share(seed.hex(), mask_key.hex())
-        masked = masked + _pairwise_mask(secrets.client, peer, secrets.mask_key, secrets.peers[peer].mask, len(vector))
-    return replace(secrets, shares=shares, sent=True), masked
+    except Exception:  # whatever a ciphertext raises is the fault of the client that sent it
+        return None
+    return Share(seed.hex(), mask_key.hex()) if (source, target) == (peer, secrets.client) else None
 
 
 def reveal(secrets: Secrets, alive: Sequence[int], dropped: Sequence[int]) -> Revealed:
@@ -185,6 +217,21 @@ def problem_with_keys(public: PublicKeys, others: Sequence[PublicKeys]) -> str |
     return None
 
 
+def blamed(accusations: Collection[tuple[int, int]]) -> set[int]:
+    """Return the clients to leave out so that no accusation is left; each is (accuser, accused).
+
+    An accuser says that it cannot read the accused's shares. One of the two lies, and the server cannot tell which. So
+    clients go that are in most accusations; where two are in as many, the one that is accused more often.
+    """
+    left, found = set(accusations), set()
+    while left:
+        involved, accused = Counter(client for pair in left for client in pair), Counter(client for _, client in left)
+        worst = max(sorted(involved), key=lambda client: (involved[client], accused[client]))
+        found.add(worst)
+        left = {pair for pair in left if worst not in pair}
+    return found
+
+
 def unmask(
     masked: Mapping[int, Vector],
     dropped: Sequence[int],
@@ -193,7 +240,7 @@ def unmask(
     commitments: Mapping[int, str],
     revealed: Mapping[int, Revealed],
 ) -> Vector:
-    """Return the sum of the vectors; an InputError says that too few shares came, or that too many are forged.
+    """Return the sum of the vectors; an InputError says that too few shares came, an UnopenedError whose do not fit.
 
     `dropped` gave shares, but no vector; `peers` are the neighbours of each client. An opened seed must fit what its
     client committed itself to, an opened key its public key: with a wrong one the sum would be noise.
@@ -215,17 +262,25 @@ def unmask(
 
 
 def _opened(client: int, shares: Mapping[int, str], peers: Sequence[int], fits: Callable[[bytes], bool]) -> bytes:
-    """Put shares together, by the client that returned each; where one is forged, without the one that forged it."""
+    """Put shares together, by the client that returned each; where some are forged, others of them."""
     theirs = [shares[of] for of in sorted(shares) if of in peers]
     needed = threshold_of(len(peers))
     if len(theirs) < needed:
         raise InputError(f"privacy.mode = 'secagg': {len(theirs)} shares of client {client} came, {needed} are needed")
-    for without in range(len(theirs) + 1):
-        some = [share for at, share in enumerate(theirs) if at + 1 != without][:needed]
-        found = _combined(some) if len(some) == needed else None
+    usual = Counter(map(len, theirs)).most_common(1)[0][0]  # shares of one secret have one length
+    for some in _subsets([share for share in theirs if len(share) == usual], needed):
+        found = _combined(some)
         if found is not None and fits(found):
             return found
-    raise InputError(f"privacy.mode = 'secagg': the shares of client {client} that came do not fit together")
+    raise UnopenedError(client)
+
+
+def _subsets(shares: Sequence[str], needed: int) -> Iterable[Sequence[str]]:
+    """Return all sets of so many shares, or some drawn at random where there are too many of them."""
+    if comb(len(shares), needed) <= SUBSETS:
+        return combinations(shares, needed)
+    draw = Random(0)
+    return (draw.sample(shares, needed) for _ in range(SUBSETS))
 
 
 def _combined(shares: Sequence[str]) -> bytes | None:

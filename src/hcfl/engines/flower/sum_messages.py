@@ -39,6 +39,8 @@ class Upload:
     """Whether the client no longer has the state that the server knows of: it can only start anew."""
     diverged: bool = False
     """Whether the client's training diverged."""
+    unreadable: tuple[int, ...] = ()
+    """With SecAgg+: the neighbours whose shares the client cannot read; then it sends no summands."""
 
 
 @dataclass(frozen=True)
