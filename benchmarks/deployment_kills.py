@@ -32,6 +32,7 @@ from hcfl.runs import folder as run_folder
 CLIENTS = ("north", "south", "west")
 SETTINGS = "rho=0.1 batch=16 epochs=2 model=mlp"
 ALL_CLIENTS = "quorum=1.0 timeout=120.0 wait=600.0"
+KILLS = "kills.jsonl"
 VICTIMS = {"server app": "flwr-serverapp", "SuperLink": "flower-superlink"}
 CLOCKS = ("seconds", "bytes")
 OF_CLIENTS = ("absent", "refused", "joined", "left")
@@ -91,9 +92,7 @@ class Deployment:
         for process in self.running.values():
             with suppress(subprocess.TimeoutExpired):
                 process.wait(10)
-        for pid in [pid for pids in groups.values() for pid in pids]:
-            with suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGKILL)
+        kill([pid for pids in groups.values() for pid in pids])
 
     def victims(self, name: str) -> list[int]:
         """Return the processes of a victim: all that a node started, or one program of the server."""
@@ -107,7 +106,7 @@ class Deployment:
         `more` is how many rounds the run has in all.
         """
         while len(rows(out)) < rounds or time.monotonic() < until:
-            if (out / "summary.json").exists():
+            if is_complete(out, more):
                 return
             if time.monotonic() > self.end:
                 raise TimeIsUpError
@@ -122,9 +121,7 @@ class Deployment:
         self.seen = time.monotonic()
         stream = self.running.pop("run", None)
         if stream is not None:
-            for pid in [*descendants(stream.pid), stream.pid]:
-                with suppress(ProcessLookupError):
-                    os.kill(pid, signal.SIGKILL)
+            kill([*descendants(stream.pid), stream.pid])
             stream.wait()
         server = self.folder / "site" / "server"
         if (out / "config.yaml").exists():
@@ -139,7 +136,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folder", type=Path)
     parser.add_argument("--kills", type=int, default=30)
-    parser.add_argument("--rounds", type=int, default=15)
+    parser.add_argument("--rounds", type=int, default=6)
     parser.add_argument("--seed", type=int, default=0, help="of the moments")
     parser.add_argument("--minutes", type=float, default=120.0, help="end after so many, to be called again")
     arguments = parser.parse_args()
@@ -161,18 +158,19 @@ def main() -> None:
     finally:
         deployment.close()
     differs = differences(whole, disturbed)
-    print(f"\n{arguments.kills} kills, {arguments.rounds} rounds; what differs: {', '.join(differs) or 'nothing'}")
+    kills = len((folder / KILLS).read_bytes().splitlines())
+    print(f"\n{kills} kills, {arguments.rounds} rounds; what differs: {', '.join(differs) or 'nothing'}")
 
 
 def kill_and_wait(deployment: Deployment, out: Path, kills: int, rounds: int, seed: int) -> None:
-    """Kill as often as asked, spread over the rounds, and wait for the end of the run."""
-    log, moments = deployment.folder / "kills.jsonl", random.Random(seed)
+    """Kill as often as asked, spread over all rounds but the last, and wait for the end of the run."""
+    log, moments = deployment.folder / KILLS, random.Random(seed)
     done = len(log.read_bytes().splitlines()) if log.exists() else 0
-    seconds = 1.5 * float(np.median([row["seconds"] for row in rows(deployment.folder / "undisturbed")]))
-    planned = sorted((number * rounds // kills, moments.uniform(0, seconds)) for number in range(kills))
+    seconds = 2 * float(np.median([row["seconds"] for row in rows(deployment.folder / "undisturbed")]))
+    planned = sorted((number * (rounds - 1) // kills, moments.uniform(0, seconds)) for number in range(kills))
     chosen = [moments.choice([*VICTIMS, moments.choice(CLIENTS)]) for _ in planned]
     began = time.monotonic()
-    if not (out / "summary.json").exists():
+    if not is_complete(out, rounds):
         deployment.resume(out, rounds)
     for number, ((round_, after), victim) in enumerate(zip(planned, chosen, strict=True)):
         if number < done:
@@ -180,11 +178,9 @@ def kill_and_wait(deployment: Deployment, out: Path, kills: int, rounds: int, se
         deployment.wait_until(out, round_, rounds)
         began = began if number and planned[number - 1][0] == round_ else time.monotonic()
         deployment.wait_until(out, round_, rounds, began + after)
-        while not (pids := deployment.victims(victim)):  # it is being started again
+        while not (pids := deployment.victims(victim)) and not is_complete(out, rounds):  # it is being started again
             deployment.wait_until(out, round_, rounds, time.monotonic() + 0.2)
-        for pid in pids:
-            with suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGKILL)
+        kill(pids)
         row = {"kill": number + 1, "round": len(rows(out)) + 1, "after": round(after, 2), "victim": victim}
         with log.open("a", encoding="utf-8") as file:
             file.write(json.dumps(row) + "\n")
@@ -221,6 +217,12 @@ def events(path: Path) -> list[dict[str, object]]:
     return [row for row in run_folder.rows(path, "events.jsonl") if row["event"] not in OF_CLIENTS]
 
 
+def is_complete(path: Path, rounds: int) -> bool:
+    """Whether a run has its last files; a run that is told to stop has them, too, but of fewer rounds."""
+    summary = path / run_folder.SUMMARY
+    return summary.exists() and json.loads(summary.read_text(encoding="utf-8"))["rounds"] == rounds
+
+
 def rows(path: Path) -> list[dict[str, object]]:
     """Return the rounds that are written down."""
     return run_folder.rows(path, run_folder.METRICS) if path.exists() else []
@@ -251,6 +253,13 @@ def free_ports(number: int) -> list[int]:
             for one in sockets:
                 one.close()
     raise SystemExit("there are no free ports")
+
+
+def kill(pids: list[int]) -> None:
+    """End processes without a warning."""
+    for pid in pids:
+        with suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
 
 
 def descendants(pid: int) -> list[int]:

@@ -129,6 +129,21 @@ def test_what_cannot_be_does_not_count_in_the_last_measurement(tmp_path, capsys)
     assert val_last(tmp_path / "lies") == pytest.approx(share)
 
 
+def test_val_of_every_round_is_that_of_the_models_it_ended_with(tmp_path):
+    config = from_flat(method="hcfl+(fedrc)", engine="sequential", **(SMALL | {"rounds": 3}))
+    execute(prepare(config), tmp_path / "sequential")
+    grid = simulated(6)
+    server_app.play(grid, told(config, tmp_path / "flower", measure="rounds"))
+    vals = [
+        [row["val"] for row in run_folder.rows(tmp_path / run, "metrics.jsonl")] for run in ("flower", "sequential")
+    ]
+    assert vals[0] == pytest.approx(vals[1], abs=1e-9)
+    assert val_last(tmp_path / "flower") == pytest.approx(vals[1][-1], abs=1e-9)
+    assert len([message for message in grid.sent if message.metadata.message_type == "evaluate"]) == 3 * 6
+    with pytest.raises(InputError, match=r"^measure = 'never': must be one of end, rounds$"):
+        told(config, tmp_path / "flower", measure="never")
+
+
 def miscounted(message, reply, **fields):
     answer = replace(records.unpack(Measured, reply.content), **fields)
     return Message(records.pack(answer), reply_to=message)

@@ -14,9 +14,12 @@ from hcfl.runs.folder import RUNS
 
 OWN = (
     *("experiment", "settings", "names", "out", "resume", "problem-file", "quorum", "timeout", "wait"),
-    *("classes", "mean", "std"),
+    *("classes", "mean", "std", "measure"),
 )
 """Keys that are not settings of an experiment."""
+
+MEASURE = ("end", "rounds")
+"""When all clients are asked to measure models: after the last round, or after each."""
 
 
 @dataclass(frozen=True)
@@ -32,6 +35,8 @@ class RunSettings:
     """A round counts with at least this share of the sampled clients."""
     patience: Patience
     public: Public = field(default_factory=Public)
+    measure: str = MEASURE[0]
+    """When all clients measure the models that a round ends with."""
 
 
 def read(given: Mapping[str, Any]) -> RunSettings:
@@ -52,7 +57,10 @@ def read(given: Mapping[str, Any]) -> RunSettings:
     if isinstance(mean, bool) or not isinstance(mean, int | float):
         raise InputError(f"mean = {mean!r}: must be a number")
     public = Public(_names(given, "classes"), float(mean), std)
-    return RunSettings(config, names, out, bool(resumed), quorum, patience, public)
+    measure = given.get("measure", MEASURE[0])
+    if measure not in MEASURE:
+        raise InputError(f"measure = {measure!r}: must be one of {', '.join(MEASURE)}")
+    return RunSettings(config, names, out, bool(resumed), quorum, patience, public, str(measure))
 
 
 def _names(given: Mapping[str, Any], key: str) -> tuple[str, ...]:

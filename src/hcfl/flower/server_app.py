@@ -30,7 +30,7 @@ from hcfl.flower.run_settings import RunSettings, read
 from hcfl.runs import atomic_file
 from hcfl.runs import folder as run_folder
 from hcfl.runs.backbone import fingerprint
-from hcfl.runs.loop import Prepared, play_on
+from hcfl.runs.loop import Measuring, Prepared, play_on
 from hcfl.runs.prepare import prepare
 from hcfl.runs.restore import held, reopen
 from hcfl.runs.save import saving
@@ -112,7 +112,8 @@ def play(grid: Grid, settings: RunSettings) -> None:
         with saving(out):
             _write(out, replace(agreement, common=common))
         engine: Engine = Remote(directory, common, settings.patience)
-        without = partial(_say_without, prepared.setting.federation)
+        when = "After the round" if settings.measure == "rounds" else "At the end"
+        without = partial(_say_without, prepared.setting.federation, when)
         last = LastMeasurement(directory, common, prepared.setting, settings.patience.timeout, without)
         private = prepared.config.privacy.mode != "none"  # then what single clients measure is not told
         if private:
@@ -121,7 +122,8 @@ def play(grid: Grid, settings: RunSettings) -> None:
         say = partial(_say, prepared.setting.federation, log, nodes)
         ready = _with_engine(prepared, engine if nodes is None else NotedEngine(engine, nodes), settings.quorum)
         stop = partial(_told_to_stop, out)
-        play_on(ready, out, metrics, say, 1, stop, measure_last=None if private else last)
+        measuring = None if private else Measuring(last, settings.measure == "rounds")
+        play_on(ready, out, metrics, say, 1, stop, measuring=measuring)
         if nodes is not None:
             nodes.tell("ended", 0, (), 0)
 
@@ -246,8 +248,8 @@ def _say(federation: Federation, log: Attendance, nodes: NodeLog | None, record:
     print(f"Round {record.round}: {record.participants} clients, {record.clusters} clusters", flush=True)
 
 
-def _say_without(federation: Federation, client: int, reason: str) -> None:
-    print(f"At the end: {federation.client_names[client]} measured nothing that counts ({reason})", flush=True)
+def _say_without(federation: Federation, when: str, client: int, reason: str) -> None:
+    print(f"{when}: {federation.client_names[client]} measured nothing that counts ({reason})", flush=True)
 
 
 def _write(out: Path, agreement: Agreement) -> None:

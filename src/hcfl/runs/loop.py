@@ -27,8 +27,19 @@ from hcfl.runs.tables import missing_rows
 OnRound = Callable[[Record], None]
 """A function that is called with the record of each round as it ends."""
 
-MeasureLast = Callable[[RunState], tuple[ClientScores, Tally | None] | None]
-"""A function that lets clients measure the state that a run ends with, where rounds measure what they began with."""
+Scored = tuple[ClientScores, Tally | None]
+"""What clients measured, and the counts by class, where they tell them."""
+
+
+@dataclass(frozen=True)
+class Measuring:
+    """Clients measure the models that a round ends with, where a round measures those that it began with."""
+
+    ask: Callable[[RunState], Scored | None]
+    """Lets clients measure a state; None if no client did."""
+    every_round: bool = False
+    """After each round; otherwise only at the end."""
+
 
 ShouldStop = Callable[[], bool]
 """A function that is asked after each round whether the run must end there."""
@@ -52,20 +63,20 @@ def play_on(
     on_round: OnRound | None = None,
     checkpoint_every: int | None = None,
     should_stop: ShouldStop | None = None,
-    measure_last: MeasureLast | None = None,
+    measuring: Measuring | None = None,
 ) -> Run:
     """Run the remaining rounds in an existing run folder, with checkpoints on the way.
 
     `metrics` are the rows of the rounds so far; new rows are appended to it. `on_round` gets each round's record. Where
-    `should_stop` answers True, the run is saved and returned as it is after that round. `measure_last` measures Val at
-    the end, for the summary. An exception leaves the folder
-    complete up to the last round, too.
+    `should_stop` answers True, the run is saved and returned as it is after that round. `measuring` measures Val at
+    the end, for the summary, or after each round. An exception leaves the folder complete up to the last round, too.
     """
     config, setting, state = prepared.config, prepared.setting, prepared.state
     federation, method, network = setting.at(state.server.round).federation, setting.method, setting.network
     saved, cost, stopped = perf_counter(), 0.0, False
+    scored: Scored | None = None
     private = config.privacy.mode != "none"  # then only sums may leave the clients
-    remote = measure_last is not None or config.engine == "flower"  # then clients predict on their machines
+    remote = measuring is not None or config.engine == "flower"  # then clients predict on their machines
     choose = config.evaluation.serve == "best" and not private
     best = best_round.restored(path / run_folder.CHECKPOINT, metrics, state) if choose else None
     with saving(path):
@@ -75,6 +86,9 @@ def play_on(
             early = best_round.overdue(metrics, config.training.patience)
             wanted = state.server.round if early else config.training.rounds
             for after, record in each_naming_the_line(rounds.play(setting, prepared.state, wanted), "training"):
+                if measuring is not None and measuring.every_round and record.val is not None:
+                    scored = measuring.ask(after)
+                    after, record = _measured(scored, after, record)
                 with saving(path):
                     row = run_folder.append(path, record, federation.client_names)
                 metrics.append(row)
@@ -121,7 +135,9 @@ def play_on(
             found = cluster_profiles.measure(federation, network, method, state.server)
             if best is not None and best.round < state.server.round:
                 best = replace(best, profiles=cluster_profiles.measure(federation, network, method, best.state.server))
-        if measure_last is not None and not stopped and (scored := measure_last(state)) is not None:
+        if measuring is not None and not measuring.every_round and not stopped:
+            scored = measuring.ask(state)
+        if scored is not None:
             state, told = replace(state, scores=scored[0]), Measured.by_clients(*scored)
         kept_groups = None
         if prepared.groups_kept is not None and not stopped:
@@ -148,6 +164,14 @@ def held_out_of_groups(prepared: Prepared) -> HeldOut | None:
     for after, _ in rounds.play(prepared.setting, state, prepared.config.training.rounds):
         state = after
     return held_out(prepared.config, prepared.setting, state)
+
+
+def _measured(scored: Scored | None, state: RunState, record: Record) -> tuple[RunState, Record]:
+    """Return a round's end with what clients measured of it; if no client answered, Val is not known."""
+    if scored is None:
+        return state, replace(record, val=None)
+    scores, _ = scored
+    return replace(state, scores=scores), replace(record, val=scores.val, val_personal=scores.val_personal)
 
 
 def _finish(
