@@ -119,22 +119,25 @@ def simulated(config: str) -> Federation:
 
 
 def _one_of(whole: Federation, client: int) -> Federation:
-    train, val = whole.train[client], whole.val[client]
-    rows = torch.cat([train, val])
+    steps = whole.timeline or (Step(whole.train, whole.val),)
+    parts = [part[client] for step in steps for part in (step.train, step.val)]
+    rows = torch.cat(parts)
+    places = torch.split(torch.arange(len(rows)), [len(part) for part in parts])
+    mine = tuple(Step((train,), (val,)) for train, val in zip(places[::2], places[1::2], strict=True))
     return replace(
         whole,
         x=whole.x[rows],
         y=whole.y[rows],
         targets=None if whole.targets is None else whole.targets[rows],
-        train=(torch.arange(len(train)),),
-        val=(torch.arange(len(train), len(rows)),),
+        train=mine[0].train,
+        val=mine[0].val,
         test_x=None,
         newcomers=(),
         client_names=(whole.client_names[client],),
         truth=None,
         corruptions=None,
         groups=None,
-        timeline=tuple(Step((step.train[client],), (step.val[client],)) for step in whole.timeline),
+        timeline=mine if whole.timeline else (),
     )
 
 
