@@ -221,6 +221,7 @@ PARTS = {
     "counts": "counts",
     "weights": "weights",
     "signatures": "signatures",
+    "reports": "reports",
     "moments": "moments",
 }
 

@@ -22,6 +22,11 @@ REASONS = {
     "wecfl": "by their trained parameters",
     "fedgroup": "by their first updates",
     "pacfl": "by their signatures",
+    "clove": "by their losses",
+    "flux": "by their descriptors",
+    "fedgwc": "by their training losses",
+    "cfl-gp": "by their updates of one model",
+    "auxo": "by their updates",
     "fesem": "by their trained parameters",
     "hcfl-prime(fedem)": "by their updates",
     "hcfl-prime(fedrc)": "by their updates",
@@ -32,7 +37,7 @@ REASONS = {
     "hcfl+(fedsoft)": "by their prototypes",
     "hcfl++": "by their prototypes",
 }
-COMPARED = {name for name in REASONS if name not in ("local", "pacfl")}
+COMPARED = {name for name in REASONS if name not in ("local", "pacfl", "clove", "flux", "fedgwc", "cfl-gp")}
 """Whose clients can put noise into all that the server compares them by."""
 
 PRIVATE = ("fedavg", "fedrep", "fedper", "ifca", "fedem", "fedgmm", "fedrc", "fedsoft")

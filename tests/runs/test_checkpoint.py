@@ -53,6 +53,7 @@ def test_what_is_saved_is_what_is_loaded(planted, name, tmp_path):
     for field in ("anchor", "common"):
         same_ensemble(getattr(loaded.server, field), getattr(state.server, field))
     same(loaded.server.signatures, state.server.signatures)
+    same(loaded.server.memory, state.server.memory)
     assert (loaded.server.gaussians is None) == (state.server.gaussians is None)
     if state.server.gaussians is not None:
         same(asdict(loaded.server.gaussians), asdict(state.server.gaussians))

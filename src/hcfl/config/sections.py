@@ -288,11 +288,20 @@ class MethodConfig(Section):
     alpha0: float | None = Field(None, gt=0, lt=1, description="ICFL: α*(0), how coherent a cluster must stay")
     tau: float | None = Field(None, ge=-1, le=1, description="StoCFL: merge clusters with a larger cosine")
     proximal: float | None = Field(None, ge=0, description="FedSoft, StoCFL: λ of λ/2‖θ − anchor‖² in local training")
-    period: int | None = Field(None, ge=1, description="FedSoft: rounds between two estimates of the weights")
+    period: int | None = Field(
+        None, ge=1, description="FedSoft: rounds between two estimates of the weights; CFL-GP: between two probes"
+    )
     gaussians: int | None = Field(None, ge=1, description="FedGMM: number of Gaussians on the inputs")
     threshold: float | None = Field(None, gt=0, description="FL+HC, PACFL: distance at which the clustering is cut")
-    after: int | None = Field(None, ge=1, description="FL+HC: the round after which clients are grouped")
+    after: int | None = Field(None, ge=1, description="FL+HC, FLUX: the round after which clients are grouped")
     directions: int | None = Field(None, ge=1, description="PACFL: singular vectors of each client's data")
+    clustering: Literal["k-means", "agglomerative"] | None = Field(
+        None, description="CLoVE: how vectors of losses are grouped"
+    )
+    reach: float | None = Field(None, gt=0, description="FLUX: how near is near, in bends of the nearest distances")
+    most: int | None = Field(None, ge=2, description="FedGWC: the most groups that a cluster splits into at once")
+    gain: float | None = Field(None, gt=0, lt=2, description="Auxo: split when two sides differ by it, in 1 − cos")
+    smallest: int | None = Field(None, ge=1, description="Auxo: the fewest known clients of each side of a split")
     zero_empty: bool | None = Field(None, description="IFCA, FeSEM: zero a cluster without clients, a public bug")
     max_coordinate: bool | None = Field(None, description="CFL: compare tol2 with the largest coordinate, a public bug")
     lost_ids: bool | None = Field(None, description="CFL: take positions in a cluster for client ids, a public bug")

@@ -315,7 +315,7 @@ def _finite(update: Update, measured: bool) -> Tensor:
         fine = fine & update.finite
     rows = update.mass.isfinite().all(dim=1) & update.started.isfinite().all(dim=1)
     fine = fine & ~_by_participant(update, ~rows)
-    parts: list[Tensor | None] = [update.counts, update.held_out, update.by_class]
+    parts: list[Tensor | None] = [update.counts, update.held_out, update.by_class, *update.reports.values()]
     for sent in (update.prototypes, update.halves):
         if sent is not None:
             parts += [sent.class_means, sent.class_counts, sent.mean]
@@ -409,6 +409,7 @@ def only(update: Update, admitted: Tensor) -> Update:
         prototypes=of_some(update.prototypes),
         halves=of_some(update.halves),
         signatures={client: update.signatures[client] for client in clients if client in update.signatures},
+        reports={name: mine(sent) for name, sent in update.reports.items()},
         held_out=None if update.held_out is None else mine(update.held_out),
         by_class=None if update.by_class is None else mine(update.by_class),
     )

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from hcfl import rng
 from hcfl.core.aggregation import own_parameters
-from hcfl.core.client_statistics import compared_features, first_signatures, halved_features
+from hcfl.core.client_statistics import compared_features, first_signatures, halved_features, reports
 from hcfl.core.cluster_log import Change, follow, missed_split, origins
 from hcfl.core.local_plan import Job, Trainer, at_rest, train
 from hcfl.core.setting import RoundTask, Setting
@@ -97,6 +97,7 @@ def take_part(
         sgd=sgd,
         purposes=[(seed, "local training", broadcast.round, client) for client in clients],
         velocity=momentum(network, broadcast, plan.start, known) if sgd.keep_momentum else None,
+        follow_losses="training losses" in method.reports_in(broadcast.round),
     )
     done = trainer(network, job)
     trained = done.models
@@ -120,6 +121,7 @@ def take_part(
         prototypes=compared_features(method, features, data),
         halves=halved_features(method, features, data),
         signatures=first_signatures(task, data, new, trainer),
+        reports=reports(task, data, features, log_prob, done.losses, trainer),
         moments=moments,
     )
     own = _each(trained if method.local.kept else None, len(clients))

@@ -20,6 +20,7 @@ from hcfl.models.ensemble import embed, outputs_of
 from hcfl.models.inputs import Scaled
 from hcfl.tiers import EStepInputs, Prototypes
 from hcfl.tiers.client_segments import Segments
+from hcfl.tiers.descriptors import descriptors, unlabelled
 from hcfl.tiers.weighting import one_hot, uniform
 
 VARIANCE_FLOOR = 0.01
@@ -82,6 +83,25 @@ def weights_without_labels(method: Method, evidence: Tensor, log_probs: Tensor, 
     return weights[0]
 
 
+def described_evidence(
+    network: Network, state: ServerState, inputs: Scaled, without: int | None = None
+) -> Tensor | None:
+    """−W² of inputs' descriptor and each cluster's mean one, (samples, clusters), where clients described their data.
+
+    All samples have the same evidence; a cluster none of whose members did has −∞. `without` leaves one client out.
+    """
+    if "unlabelled" not in state.memory or state.anchor is None:
+        return None
+    members = state.members[state.memory["clients"]].clone()
+    members[state.memory["clients"] == (-1 if without is None else without)] = -1
+    inside = (torch.arange(len(state.clusters)).unsqueeze(1) == members).float()
+    centres = inside @ state.memory["unlabelled"] / inside.sum(dim=1, keepdim=True)
+    features = embed(network, state.anchor.extractor(0), inputs).cpu()
+    mine = descriptors(features, torch.zeros(len(features), dtype=torch.long), 1, Segments((len(features),)))
+    evidence = -(unlabelled(mine) - centres).square().sum(dim=1).nan_to_num(nan=torch.inf)
+    return evidence.expand(len(features), -1)
+
+
 def measure(federation: Federation, network: Network, method: Method, state: ServerState) -> Profiles | None:
     """Profile the clusters of a run that ended; nothing where the data are elsewhere."""
     if not len(federation.x):
@@ -97,9 +117,10 @@ def measure(federation: Federation, network: Network, method: Method, state: Ser
         held_out = _held_out(federation, client)
         if not len(held_out) and (alone or not shared):
             continue
-        if not shared:
+        described = described_evidence(network, state, held_out, None if alone else client) if len(held_out) else None
+        if described is not None or not shared:
             log_probs = _bin_log_probs(network, outputs_of(network, state.ensemble, held_out))
-            evidence = expected_log_likelihood(method, log_probs, class_shares)
+            evidence = expected_log_likelihood(method, log_probs, class_shares) if described is None else described
         else:
             seen = embed(network, state.ensemble.extractor(0), held_out).cpu() if alone else features[client]
             compared = _prototypes(sums, counts)

@@ -272,7 +272,7 @@ def bytes_down(broadcast: Broadcast, method: Method, clients: Mapping[int, Clien
     weights = torch.stack([today.get(client, broadcast.weights[client]) for client in clients])
     single = int(placed(method, weights).sum())
     one, everything = broadcast.ensemble.select([0]), broadcast.ensemble
-    extra = [part for part in (broadcast.common, broadcast.gaussians) if part is not None]
+    extra = [part for part in (broadcast.common, broadcast.probe, broadcast.gaussians) if part is not None]
     anchor = 0 if broadcast.anchor is None or broadcast.round == 1 else _all_bytes(broadcast.anchor)
     return {
         "extractor": single * _size(one.extractors) + (each - single) * _size(everything.extractors),
@@ -298,6 +298,7 @@ def bytes_up(method: Method, update: Update) -> dict[str, int]:
         "counts": 0 if update.counts is None else _bytes(update.counts),
         "weights": _bytes(update.weights),
         "signatures": sum(_bytes(signature) for signature in update.signatures.values()),
+        "reports": sum(_bytes(sent) for sent in update.reports.values()),
         "moments": len(update.clients) * moments,
     }
 

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from hcfl import rng
-from hcfl.core.sgd import Batches, LocalSGD, Supervision, train_extractor, train_heads, train_model
+from hcfl.core.sgd import Batches, LocalSGD, Supervision, epoch_means, train_extractor, train_heads, train_model
 from hcfl.data.local_data import LocalData
 from hcfl.methods.local_models import Plan
 from hcfl.models import Network, Params
@@ -32,6 +32,8 @@ class Job:
     """For each client, the name of the random numbers that layers draw in training, and of dropout's masks."""
     velocity: Copies | None = None
     """The momentum that clients begin with, of what they train; None: all begin at rest, and keep none."""
+    follow_losses: bool = False
+    """Whether the losses of training are asked for; then each client trains one model."""
 
     def fixed_features(self, network: Network) -> Tensor:
         """Return the features of a frozen extractor."""
@@ -50,6 +52,8 @@ class Trained:
     models: Copies
     velocity: Copies | None = None
     """The momentum at the end, where clients keep it."""
+    losses: Tensor | None = None
+    """Mean loss of every epoch, (clients, epochs), where asked for; where heads train first, of the extractors."""
 
 
 Trainer = Callable[[Network, Job], Trained]
@@ -65,25 +69,33 @@ def at_rest(network: Network, start: Copies) -> Copies:
 
 def train(network: Network, job: Job) -> Trained:
     """Train what is planned, one client after another."""
-    trained = []
+    trained, sizes = [], job.batches.sizes
+    losses = torch.zeros(sizes.shape) if job.follow_losses else None
     velocity = None if job.velocity is None else job.velocity.map(torch.clone)
     for client, (seed, *purpose) in enumerate(job.purposes):
         with rng.scoped(int(seed), *purpose):
-            trained.append(_train_one(network, job, client, None if velocity is None else velocity.of(client)))
-    return Trained(Copies.stack(trained), velocity)
+            trace: list[Tensor] | None = None if losses is None else []
+            momenta = None if velocity is None else velocity.of(client)
+            trained.append(_train_one(network, job, client, momenta, trace))
+        if losses is not None and trace:
+            losses[client, sizes[client] > 0] = torch.stack(trace).to(losses)
+    means = None if losses is None else epoch_means(losses, sizes, job.sgd.epochs)
+    return Trained(Copies.stack(trained), velocity, means)
 
 
-def _train_one(network: Network, job: Job, client: int, velocity: Ensemble | None) -> Ensemble:
+def _train_one(
+    network: Network, job: Job, client: int, velocity: Ensemble | None, trace: list[Tensor] | None
+) -> Ensemble:
     """Train one client's extractor and heads in the order that was asked for (split), or its whole models (full).
 
     Where the extractor is frozen, whole models differ by their heads only.
 
-    The velocity, where there is one, is updated in place.
+    The velocity, where there is one, is updated in place; the losses of the steps are added to `trace`.
     """
     inputs, device, batches, sgd = job.data.inputs, job.data.inputs.device, job.batches.of(client), job.sgd
     start, anchor = job.plan.start.of(client), job.plan.anchor.of(client)
     answers, gamma = job.data.answers.to(device), job.plan.gamma.to(device)
-    supervision = Supervision(answers, gamma, batches, sgd, job.key(client, "extractor"), network.task)
+    supervision = Supervision(answers, gamma, batches, sgd, job.key(client, "extractor"), network.task, trace)
     if network.fixed:
         first = replace(supervision, key=job.key(client, "heads"))
         of_heads = None if velocity is None else velocity.heads
@@ -97,7 +109,7 @@ def _train_one(network: Network, job: Job, client: int, velocity: Ensemble | Non
         else:
             assert job.features is not None
             of_extractor, of_heads = momenta or (None, None)
-            first = replace(supervision, key=job.key(client, "heads"))
+            first = replace(supervision, key=job.key(client, "heads"), trace=None)
             heads = train_heads(network, heads, job.features, first, anchors[1], of_heads)
             extractor = train_extractor(network, extractor, heads, inputs, supervision, anchors[0], of_extractor)
         return Ensemble(stack([extractor]), heads, "split")

@@ -30,6 +30,7 @@ from hcfl.tiers import Decision, Participants
 from hcfl.tiers import gaussians as densities
 from hcfl.tiers.distance import Distances, measured
 from hcfl.tiers.formulation import class_shares
+from hcfl.tiers.participants import probed
 from hcfl.tiers.weighting import one_hot, uniform
 
 
@@ -88,10 +89,24 @@ def broadcast(method: Method, state: ServerState, classes: int) -> Broadcast:
         clusters=state.clusters,
         changes=state.changes,
         weights=state.weights,
-        anchor=state.anchor,
+        anchor=state.anchor if method.uses_anchor else None,
         common=state.common,
+        probe=_probe(method, state),
         gaussians=state.gaussians,
     )
+
+
+def _probe(method: Method, state: ServerState) -> Ensemble | None:
+    """Return the model that the next round's participants show a change of: the clusters' take turns.
+
+    Clients that have several models already describe their data by the first.
+    """
+    asked = method.reports_in(state.round + 1)
+    if "descriptors" in asked and len(state.clusters) > 1:
+        return state.ensemble.select([0])
+    if "probes" not in asked:
+        return None
+    return state.ensemble.select([probed(state.round + 1, method.traits.adaptation.asked_every, len(state.clusters))])
 
 
 def shares(method: Method, state: ServerState, classes: int) -> Tensor:
@@ -127,6 +142,7 @@ def conclude(
     after = replace(
         after,
         ensemble=ensemble,
+        anchor=state.ensemble.select([0]) if "descriptors" in method.reports_in(after.round) else state.anchor,
         common=common,
         gaussians=_estimate(method, state, update),
     )
@@ -136,7 +152,8 @@ def conclude(
     wait = seen.round <= method.warm_up
     decision = Decision() if wait else method.adaptation.decide(seen, distance, _occupied(method, after))
     decided_by = None if distance is None else Distances(seen.clients, distance)
-    return apply(state.ensemble, after, decision, method.weighting.hard, averaged, averaging), decided_by
+    applied = apply(state.ensemble, after, decision, method.weighting.hard, averaged, averaging)
+    return applied if decision.memory is None else replace(applied, memory=decision.memory), decided_by
 
 
 def _estimate(method: Method, state: ServerState, update: Update) -> densities.Gaussians | None:
@@ -221,6 +238,9 @@ def _participants(
         signatures=torch.stack([state.signatures[client] for client in ids]) if KEPT_STATISTICS & needs else None,
         sizes=state.sizes[ids],
         undecided=not state.changes,
+        reports=update.reports,
+        memory=state.memory,
+        everyone=state.members,
         unplaced=torch.tensor([client not in named for client in ids], dtype=torch.bool),
         round=state.round,
     )

@@ -152,6 +152,12 @@ def shuffle(segments: Segments, sgd: LocalSGD, generators: Sequence[torch.Genera
     return Batches(index.clamp_max(segments.samples - 1), sizes)
 
 
+def epoch_means(losses: Tensor, sizes: Tensor, epochs: int) -> Tensor:
+    """Mean loss per sample of every epoch, (clients, epochs), from batches' losses and sizes, both (clients, steps)."""
+    samples = sizes.to(losses).view(len(sizes), epochs, -1)
+    return (losses.view_as(samples) * samples).sum(dim=2) / samples.sum(dim=2).clamp_min(1)
+
+
 def descend(
     params: Sequence[Params],
     loss: Callable[..., Tensor],
@@ -212,6 +218,8 @@ class Supervision:
     key: int = 0
     """What the masks of dropout come from, which are fresh in every step."""
     task: Task = CLASSES
+    trace: list[Tensor] | None = None
+    """Where the loss of every step is noted, if it is asked for."""
 
     @property
     def steps(self) -> list[tuple[int, Tensor]]:
@@ -220,7 +228,10 @@ class Supervision:
 
     def loss(self, outputs: Tensor, batch: Tensor) -> Tensor:
         """Return the weighted loss of a batch from its outputs (batch, heads, values)."""
-        return weighted_loss(self.task.loss(outputs, self.answers[batch]), self.gamma[batch])
+        loss = weighted_loss(self.task.loss(outputs, self.answers[batch]), self.gamma[batch])
+        if self.trace is not None:
+            self.trace.append(loss.detach())
+        return loss
 
 
 def train_heads(

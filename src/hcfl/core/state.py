@@ -43,13 +43,16 @@ class ServerState:
     changes: tuple[Change, ...] = ()
     """Every cluster added or removed so far, for clients that missed rounds."""
     anchor: Ensemble | None = None
-    """The initial model, where clients are compared by how it changes on their data, or embed their inputs with it."""
+    """The initial model, where clients are compared by how it changes on their data, or embed their inputs with it; the
+    model that clients described their data by, where they did."""
     common: Ensemble | None = None
     """The N_i-weighted mean of all participants' models, where local training is held near it."""
     signatures: Mapping[int, Tensor] = field(default_factory=dict)
     """What each client sent when it first took part, where tiers 3 and 4 compare it."""
     gaussians: Gaussians | None = None
     """The density of the embedded inputs, where the formulation models it, from round 1 on."""
+    memory: Mapping[str, Tensor] = field(default_factory=dict)
+    """What tier 3 remembers from round to round, by name."""
     evidence: Tensor | None = None
     """(clients, 2): how unlike others each client's uploads were, summed over rounds, and the sum of the rounds'
     weights; where suspicious clients are put into quarantine."""
@@ -92,6 +95,8 @@ class Broadcast:
     anchor: Ensemble | None = None
     """The initial model, for clients that take part for the first time; they keep it."""
     common: Ensemble | None = None
+    probe: Ensemble | None = None
+    """The model of one cluster that all participants show a change of, or describe their data by."""
     gaussians: Gaussians | None = None
     attempt: int = 0
     """The attempt at the round, from 0; those before had no quorum."""
@@ -137,6 +142,8 @@ class Update:
     """Prototypes of the first half of the samples of each class."""
     signatures: Mapping[int, Tensor] = field(default_factory=dict)
     """By client, of the participants that take part for the first time."""
+    reports: Mapping[str, Tensor] = field(default_factory=dict)
+    """(participants, …), by statistic: those of `REPORTS` that were asked for."""
     moments: Moments | None = None
     """The participants' sum."""
     held_out: Tensor | None = None
@@ -198,6 +205,7 @@ class Update:
             prototypes=Prototypes.join(prototypes) if prototypes else None,
             halves=Prototypes.join(halves) if halves else None,
             signatures={client: mine for update in updates for client, mine in update.signatures.items()},
+            reports={name: torch.cat([update.reports[name] for update in updates]) for name in updates[0].reports},
             moments=total(moments) if moments else None,
             held_out=torch.cat(held_out) if held_out else None,
             by_class=torch.cat(by_class) if by_class else None,

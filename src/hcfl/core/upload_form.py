@@ -4,7 +4,7 @@
 numbers at once (weights sum up to 1, for example) is checked afterwards, by `admission.refusals`.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 import torch
@@ -12,7 +12,7 @@ from torch import Tensor
 
 from hcfl.core.setting import Setting
 from hcfl.core.state import Update
-from hcfl.models.ensemble import Ensemble, flatten
+from hcfl.models.ensemble import Ensemble, embed, flatten
 from hcfl.tiers import Signs
 from hcfl.tiers.gaussians import Gaussians
 
@@ -78,6 +78,8 @@ class Wanted:
     """Whether the client has to send a signature: it takes part for the first time."""
     signature_shape: tuple[int, ...] | None = None
     """The shape of the signature, if the server knows it."""
+    reports: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+    """The reports that were asked for, and the shape of each."""
 
 
 def problem_with_form(update: Update, clusters: int, wanted: Wanted | None) -> str | None:
@@ -95,14 +97,22 @@ def problem_with_form(update: Update, clusters: int, wanted: Wanted | None) -> s
             return problem
     if lengths["rows"] not in (1, clusters):
         return f"sent {lengths['rows']} models, but {' or '.join(map(str, sorted({1, clusters})))} is needed"
-    return None if wanted is None else _signature_problem(update, wanted)
+    return None if wanted is None else _signature_problem(update, wanted) or _report_problem(update, wanted)
 
 
-def wanted_of(setting: Setting, received: Ensemble, gaussians: Gaussians | None, new: bool, measured: bool) -> Wanted:
+def wanted_of(
+    setting: Setting,
+    received: Ensemble,
+    gaussians: Gaussians | None,
+    new: bool,
+    measured: bool,
+    round_: int,
+    clusters: int,
+) -> Wanted:
     """Return what a client is asked for beside its models, in a round that sends it these models.
 
     `gaussians` are those of the broadcast; `new`: the client takes part for the first time; `measured`: clients measure
-    the models on what they hold out.
+    the models on what they hold out; `clusters`: how many there are, also where the client gets one model.
     """
     method, needs = setting.method, setting.method.needs
     compares = method.topology == "split" and bool({"prototypes", "feature norms"} & needs)
@@ -129,7 +139,28 @@ def wanted_of(setting: Setting, received: Ensemble, gaussians: Gaussians | None,
         lengths,
         signature=new and bool({"first updates", "signatures"} & needs),
         signature_shape=_signature_shape(setting, received) if new else None,
+        reports=_reports(setting, received, round_, clusters),
     )
+
+
+def _reports(setting: Setting, received: Ensemble, round_: int, clusters: int) -> dict[str, tuple[int, ...]]:
+    """Return the reports that clients are asked for in a round, each with its shape."""
+    federation, network = setting.federation, setting.network
+
+    def parameters() -> int:
+        one = received.select([0])
+        return flatten(one.heads, one.extractors, network.buffers).shape[1]
+
+    def features() -> int:
+        return embed(network, received.extractor(0), torch.zeros(1, *federation.shape)).shape[1]
+
+    shapes: dict[str, Callable[[], tuple[int, ...]]] = {
+        "losses": lambda: (clusters,),
+        "training losses": lambda: (setting.sgd.epochs,),
+        "probes": lambda: (parameters(),),
+        "descriptors": lambda: (federation.classes + 1, 1 + 2 * features()),
+    }
+    return {name: shapes[name]() for name in setting.method.reports_in(round_)}
 
 
 def _signature_shape(setting: Setting, received: Ensemble) -> tuple[int, ...] | None:
@@ -193,6 +224,20 @@ def _signature_problem(update: Update, wanted: Wanted) -> str | None:
             return f"sent a signature as {_name(signature.dtype)}, but float32 is needed"
         if wanted.signature_shape is not None and tuple(signature.shape) != wanted.signature_shape:
             return f"sent a signature of shape {tuple(signature.shape)}, but {wanted.signature_shape} is needed"
+    return None
+
+
+def _report_problem(update: Update, wanted: Wanted) -> str | None:
+    if missing := sorted(wanted.reports.keys() - update.reports.keys()):
+        return f"sent no {missing[0]}"
+    for name, report in update.reports.items():
+        if name not in wanted.reports:
+            return f"sent {name}, which was not asked for"
+        shape = wanted.reports[name]
+        if report.dtype != SINGLE:
+            return f"sent {name} as {_name(report.dtype)}, but float32 is needed"
+        if tuple(report.shape) != (1, *shape):
+            return f"sent {name} of shape {tuple(report.shape)}, but {(1, *shape)} is needed"
     return None
 
 

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from hcfl.core.local_plan import Job, Phase, Trained
-from hcfl.core.sgd import Batches, LocalSGD, clip_factor, trained_parts
+from hcfl.core.sgd import Batches, LocalSGD, clip_factor, epoch_means, trained_parts
 from hcfl.engines.recorded import Batch, Held, Recorder
 from hcfl.engines.stacked import Stacked
 from hcfl.errors import InputError
@@ -37,6 +37,8 @@ class Step:
     """(rows, batch): 1/|batch| for a batch's samples, 0 where it is shorter than others."""
     number: Tensor
     """(rows,): how many steps each has taken before."""
+    column: int = 0
+    """Which of the batches' columns it is."""
     idle: Tensor | None = None
     """(rows,): which of them have no batch in this step; None: all have one."""
 
@@ -65,14 +67,15 @@ def schedule(batches: Batches, alike: bool, fixed: bool, device: torch.device) -
         if fixed:
             if largest:
                 waiting = idle.to(device) if idle.any() else None
-                yield Step(None, index[:, number], shares[:, number], taken[:, number], waiting)
+                yield Step(None, index[:, number], shares[:, number], taken[:, number], number, waiting)
             continue
         for size in sorted({*sizes.tolist()} - {0}) if alike else [largest]:
             chosen = torch.nonzero(sizes == size if alike else ~idle).flatten().to(device)
             if len(chosen) == len(sizes):
-                yield Step(None, index[:, number, :size], shares[:, number, :size], taken[:, number])
+                yield Step(None, index[:, number, :size], shares[:, number, :size], taken[:, number], number)
             elif len(chosen):
-                yield Step(chosen, index[chosen, number, :size], shares[chosen, number, :size], taken[chosen, number])
+                mine = index[chosen, number, :size], shares[chosen, number, :size], taken[chosen, number]
+                yield Step(chosen, *mine, number)
 
 
 @dataclass(frozen=True)
@@ -105,7 +108,7 @@ class Supervision:
 
 
 Loss = Callable[[Held, Batch, Tensor | None], Tensor]
-"""(parameters and statistics, batch, which rows of the statistics) → the summed loss of all rows."""
+"""(parameters and statistics, batch, which rows of the statistics) → the loss of each row, (rows,)."""
 
 
 @dataclass(frozen=True)
@@ -128,21 +131,32 @@ class Descent:
             for name, tensor in picked[part].items():
                 held[part][name][step.rows] = tensor
 
-    def advance(self, held: Held, batch: Batch, rows: Tensor | None = None) -> None:
-        """Take one step, in place. Idle rows stay as they are."""
+    def advance(self, held: Held, batch: Batch, rows: Tensor | None = None) -> Tensor:
+        """Take one step, in place, and return the loss of each row before it. Idle rows stay as they are."""
         leaves = {part: {name: t.detach().requires_grad_() for name, t in held[part].items()} for part in self.parts}
         flat = [leaf for its in leaves.values() for leaf in its.values()]
-        loss = self.loss(held | leaves, batch, rows)
-        slopes = torch.autograd.grad(loss, flat, allow_unused=True, materialize_grads=True)
+        losses = self.loss(held | leaves, batch, rows)
+        slopes = torch.autograd.grad(losses.sum(), flat, allow_unused=True, materialize_grads=True)
         with torch.no_grad():
             values, velocities, targets = (
                 [held[f"{role}{part}"][name] for part in self.parts for name in held[part]]
                 for role in ("", "velocity of ", "anchor of ")
             )
             _move(values, velocities, slopes, targets, batch["idle"], self.sgd)
+        return losses.detach()
 
-    def run(self, held: Held, supervision: Supervision, steps: Iterator[Step], recording: "Recording | None") -> Held:
-        """Take all steps; where they are recorded, as CUDA graphs. What is held may be changed."""
+    def run(
+        self,
+        held: Held,
+        supervision: Supervision,
+        steps: Iterator[Step],
+        recording: "Recording | None",
+        trace: Tensor | None = None,
+    ) -> Held:
+        """Take all steps; where they are recorded, as CUDA graphs. What is held may be changed.
+
+        Losses of steps that are not recorded are written into `trace`, (rows, steps).
+        """
         if not any(held[part] for part in self.parts):
             return held
         if recording is not None:
@@ -150,11 +164,13 @@ class Descent:
             return recording.recorder.descend(recording.phase, (self.sgd, self.parts), self.advance, held, batches)
         for step in steps:
             if step.rows is None:
-                self.advance(held, supervision.batch(step))
+                losses = self.advance(held, supervision.batch(step))
             else:
                 picked = self.some(held, step)
-                self.advance(picked, supervision.batch(step), step.rows)
+                losses = self.advance(picked, supervision.batch(step), step.rows)
                 self.put_back(held, picked, step)
+            if trace is not None:
+                trace[slice(None) if step.rows is None else step.rows, step.column] = losses
         return held
 
 
@@ -260,10 +276,11 @@ def train_together(stacked: Stacked, job: Job, recorder: Recorder | None = None)
     """Train all clients: heads on frozen features, then extractors, or both together (split); whole models (full)."""
     fixed = stacked.network.fixed
     rows = Rows.of(job, fixed)
-    recorder = None if stacked.alike else recorder
+    recorder = None if stacked.alike or job.follow_losses else recorder
     if fixed:
-        rows = _train_heads(stacked, job, rows, job.fixed_features(stacked.network), recorder)
-        return Trained(rows.start, rows.velocity)
+        trace = torch.zeros(rows.batches.sizes.shape, device=job.data.inputs.device) if job.follow_losses else None
+        rows = _train_heads(stacked, job, rows, job.fixed_features(stacked.network), recorder, trace)
+        return Trained(rows.start, rows.velocity, _epochs(job, rows, trace))
     if _heads_first(job):
         assert job.features is not None
         rows = _train_heads(stacked, job, rows, job.features, recorder)
@@ -279,7 +296,7 @@ def train_together(stacked: Stacked, job: Job, recorder: Recorder | None = None)
 
 def _mapped(trained: Trained, change: Callable[[Tensor], Tensor]) -> Trained:
     velocity = None if trained.velocity is None else trained.velocity.map(change)
-    return Trained(trained.models.map(change), velocity)
+    return Trained(trained.models.map(change), velocity, trained.losses)
 
 
 def _in_chunks(stacked: Stacked, job: Job, rows: Rows, size: int, recorder: Recorder | None) -> Trained:
@@ -299,7 +316,12 @@ def _in_chunks(stacked: Stacked, job: Job, rows: Rows, size: int, recorder: Reco
         torch.cuda.empty_cache()
         return _in_chunks(stacked, job, rows, size // 2, recorder)
     velocities = [part.velocity for part in parts if part.velocity is not None]
-    trained = Trained(_joined([part.models for part in parts]), _joined(velocities) if velocities else None)
+    losses = [part.losses for part in parts if part.losses is not None]
+    trained = Trained(
+        _joined([part.models for part in parts]),
+        _joined(velocities) if velocities else None,
+        torch.cat(losses)[: len(rows)] if losses else None,
+    )
     return _mapped(trained, lambda tensor: tensor[: len(rows)])
 
 
@@ -308,7 +330,9 @@ def _joined(parts: Sequence[Copies]) -> Copies:
     return Copies(extractors, heads, parts[0].topology)
 
 
-def _train_heads(stacked: Stacked, job: Job, rows: Rows, features: Tensor, recorder: Recorder | None) -> Rows:
+def _train_heads(
+    stacked: Stacked, job: Job, rows: Rows, features: Tensor, recorder: Recorder | None, trace: Tensor | None = None
+) -> Rows:
     """Heads on frozen features, equation (6): return the rows that extractors are then trained with."""
     network = stacked.network
 
@@ -325,7 +349,7 @@ def _train_heads(stacked: Stacked, job: Job, rows: Rows, features: Tensor, recor
     supervision = _supervision(job, features, rows.columns, _keys(job, "heads"))
     steps = schedule(rows.batches, alike=False, fixed=recorder is not None, device=features.device)
     recording = None if recorder is None else Recording(recorder, "heads")
-    held = Descent(loss, job.sgd, ("heads",)).run(held, supervision, steps, recording)
+    held = Descent(loss, job.sgd, ("heads",)).run(held, supervision, steps, recording, trace)
     velocity = None if velocity is None else replace(velocity, heads=held["velocity of heads"])
     return replace(rows, start=replace(rows.start, heads=held["heads"]), velocity=velocity)
 
@@ -354,13 +378,20 @@ def _train_rows(stacked: Stacked, job: Job, rows: Rows, recorder: Recorder | Non
     supervision = _supervision(job, job.data.inputs, rows.columns, rows.keys)
     steps = schedule(rows.batches, stacked.alike, stacked.fixed or recorder is not None, device)
     recording = None if recorder is None else Recording(recorder, "extractor")
-    held = Descent(loss, job.sgd, trained).run(held, supervision, steps, recording)
+    trace = torch.zeros(rows.batches.sizes.shape, device=device) if job.follow_losses else None
+    held = Descent(loss, job.sgd, trained).run(held, supervision, steps, recording, trace)
+    losses = _epochs(job, rows, trace)
     extractors = {name: tensor.unsqueeze(1) for name, tensor in (held["extractor"] | held["statistics"]).items()}
     if rows.velocity is None:
-        return Trained(Copies(extractors, held["heads"], topology))
+        return Trained(Copies(extractors, held["heads"], topology), losses=losses)
     momenta = {name: tensor.unsqueeze(1) for name, tensor in held["velocity of extractor"].items()}
     of_heads = held.get("velocity of heads", rows.velocity.heads)
-    return Trained(Copies(extractors, held["heads"], topology), Copies(momenta, of_heads, topology))
+    return Trained(Copies(extractors, held["heads"], topology), Copies(momenta, of_heads, topology), losses)
+
+
+def _epochs(job: Job, rows: Rows, trace: Tensor | None) -> Tensor | None:
+    """Return the mean loss of every epoch, (rows, epochs), from the steps' losses, where they are followed."""
+    return None if trace is None else epoch_means(trace.cpu(), rows.batches.sizes.cpu(), job.sgd.epochs)
 
 
 def _held(start: Held, anchors: Held, velocity: Held | None) -> Held:
@@ -395,9 +426,9 @@ def _each(extractors: Params) -> Params:
 
 
 def _weighted(task: Task, outputs: Tensor, batch: Batch) -> Tensor:
-    """Σ over rows of 1/|batch| Σ_j Σ_k γ_jk·loss_k, from outputs (rows, batch, heads, values)."""
+    """1/|batch| Σ_j Σ_k γ_jk·loss_k of each row, from outputs (rows, batch, heads, values)."""
     losses = task.loss(outputs.flatten(0, 1), batch["answers"].flatten(0, 1)).view(batch["gamma"].shape)
-    return (losses * batch["gamma"] * batch["share"].unsqueeze(2)).sum()
+    return (losses * batch["gamma"] * batch["share"].unsqueeze(2)).sum(dim=(1, 2))
 
 
 def chunk_size(job: Job) -> int:

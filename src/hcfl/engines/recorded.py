@@ -15,8 +15,8 @@ Held = dict[str, Params]
 Batch = dict[str, Tensor]
 """What is new in every step."""
 
-Advance = Callable[[Held, Batch], None]
-"""One step. It changes `held` in place, and never waits for the GPU."""
+Advance = Callable[[Held, Batch], object]
+"""One step. It changes `held` in place, and never waits for the GPU; what it returns is not used."""
 
 
 @dataclass(frozen=True)

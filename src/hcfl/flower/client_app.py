@@ -11,7 +11,8 @@ from flwr.app import Context, Message
 from flwr.clientapp import ClientApp
 
 from hcfl.config import Config, PrivacyConfig
-from hcfl.core.client import catch_up, take_part
+from hcfl.core.client import catch_up, missed_by, take_part
+from hcfl.core.cluster_log import follow
 from hcfl.core.evaluation import predicted_by_one
 from hcfl.core.held_out import HeldOut, class_counts
 from hcfl.core.predictions import Predictions, predictions
@@ -38,6 +39,7 @@ from hcfl.privacy.rules import NOISED
 from hcfl.privacy.sums import Parts, one_vote_each, summands
 from hcfl.runs.backbone import fingerprint
 from hcfl.runs.prepare import prepare
+from hcfl.tiers import Weights
 from hcfl.tiers.client_segments import Segments
 from hcfl.tiers.gaussians import mixture_log_density
 
@@ -261,10 +263,22 @@ def _anchor(setting: Setting, task: Task, store: ClientStore) -> Ensemble | None
     return anchor
 
 
+def _weights(
+    setting: Setting, broadcast: Broadcast, client: int, state: ClientState | None, segments: Segments
+) -> Weights:
+    """Return the weights that the client predicts with: those that the server has of it.
+
+    A client that missed a split is measured in the part that keeps its cluster, although it will choose anew.
+    """
+    if state is None:
+        return catch_up(setting.method, broadcast, client, state, segments)
+    return follow(state.weights, state.clusters, missed_by(state, broadcast), client)
+
+
 def look(setting: Setting, broadcast: Broadcast, client: int, state: ClientState | None, inputs: Inputs) -> Predictions:
     """Return what the received models predict of some of the client's own inputs, with its weights or its own model."""
     network, segments = setting.network, Segments((len(inputs),))
-    weights = catch_up(setting.method, broadcast, client, state, segments)
+    weights = _weights(setting, broadcast, client, state, segments)
     shares = segments.each(weights.client)
     if weights.components is not None and broadcast.gaussians is not None and broadcast.anchor is not None:
         z = broadcast.gaussians.embed(embed(network, broadcast.anchor.extractor(0), inputs))
@@ -320,7 +334,7 @@ def _scored(
     if state is not None and state.own is not None:
         mixed = predicted_by_one(network, state.own, inputs)
     else:
-        weights = catch_up(setting.method, broadcast, client, state, segments)
+        weights = _weights(setting, broadcast, client, state, segments)
         shares = segments.each(weights.client)
         if weights.components is not None and broadcast.gaussians is not None and broadcast.anchor is not None:
             z = broadcast.gaussians.embed(embed(network, broadcast.anchor.extractor(0), inputs))
@@ -334,7 +348,7 @@ def _alone(setting: Setting, broadcast: Broadcast, client: int, state: ClientSta
     """Return the client as its personal part is made: its training data, and what its group's model says of them."""
     whole, held = together(mine.federation)
     data = whole.local_data([0])
-    weights = catch_up(setting.method, broadcast, client, state, data.segments).client
+    weights = _weights(setting, broadcast, client, state, data.segments).client
     return Clients(
         ids=[client],
         data=data,

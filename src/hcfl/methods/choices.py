@@ -27,6 +27,7 @@ CHOICES: dict[str, tuple[type, ...]] = {
     "weighting": (
         tiers.Single,
         tiers.Assigned,
+        tiers.AssignedAmongAll,
         tiers.HardByLoss,
         tiers.HardByParameters,
         tiers.ByLabelDistribution,
@@ -48,6 +49,11 @@ CHOICES: dict[str, tuple[type, ...]] = {
         tiers.DecomposedCosineGroups,
         tiers.KMeansOnce,
         tiers.WeightedKMeans,
+        tiers.LossVectorGroups,
+        tiers.DensityOnce,
+        tiers.SplitByInteractions,
+        tiers.SpectralPartition,
+        tiers.GrowingCohorts,
     ),
     "distance": (
         tiers.PrototypeDistance,

@@ -14,7 +14,7 @@ from hcfl.methods.local_models import ClusterModels, LocalTraining
 from hcfl.methods.robust_means import Average, Mean
 from hcfl.models.ensemble import Topology
 from hcfl.tiers import Adaptation, Distance, Fixed, Formulation, Signs, Weighting
-from hcfl.tiers.participants import Statistic
+from hcfl.tiers.participants import REPORTS, Statistic
 from hcfl.tiers.traits import (
     AdaptationTraits,
     AggregationTraits,
@@ -72,6 +72,13 @@ class Method:
         found = frozenset(need for need in wanted if need is not None)
         return found | {"prototypes"} if "half prototypes" in found else found
 
+    def reports_in(self, round_: int) -> list[Statistic]:
+        """Which of `REPORTS` participants send in a round."""
+        traits = self.traits.adaptation
+        once, every = traits.asked_once, traits.asked_every
+        asked = round_ == once if once is not None else (round_ - 1) % every == 0
+        return [name for name in REPORTS if asked and name in self.needs]
+
     @property
     def federated(self) -> bool:
         """Whether clients exchange models: not where every client keeps a cluster of its own."""
@@ -128,7 +135,12 @@ def _shown(choice: object) -> str:
 
 def conflicts(method: Method) -> list[str]:
     """Return all reasons why these choices do not make a method."""
-    reasons = (*_conflicts_of_start(method), *_conflicts_of_adaptation(method), *_conflicts_of_statistics(method))
+    reasons = (
+        *_conflicts_of_start(method),
+        *_conflicts_of_adaptation(method),
+        *_conflicts_of_statistics(method),
+        *_conflicts_of_reports(method),
+    )
     return [reason for wrong, reason in reasons if wrong]
 
 
@@ -198,8 +210,27 @@ def _conflicts_of_adaptation(method: Method) -> Reasons:
         "there is one cluster at the start, so there is nothing to merge",
     )
     yield (
+        traits.deals_among_clusters and (method.clusters is None or method.clusters == 1),
+        "the adaptation deals clients among a number of clusters, so it starts from two or more",
+    )
+    yield (
         traits.groups_all_at_once and method.clusters != 1,
         "the adaptation deals all clients into groups at once, so it starts from one cluster",
+    )
+
+
+def _conflicts_of_reports(method: Method) -> Reasons:
+    yield (
+        "losses" in method.needs and method.traits.weighting.assigned_by_server,
+        "clients are compared by their losses on all clusters' models, but assigned clients get their own cluster's",
+    )
+    yield (
+        "training losses" in method.needs and not (method.weighting.hard or method.traits.local.trains_own_model),
+        "training losses are of one model for each client, but soft weights train one for every cluster",
+    )
+    yield (
+        "descriptors" in method.needs and method.clusters != 1,
+        "descriptors are of one extractor's features, so all clients start in one cluster",
     )
 
 

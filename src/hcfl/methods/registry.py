@@ -11,17 +11,21 @@ from hcfl.methods.local_models import ClusterModels, OwnHead, OwnModel
 from hcfl.methods.method import Method
 from hcfl.tiers import (
     Assigned,
+    AssignedAmongAll,
     Conditional,
     ConflictDistance,
     Correlation,
     DecomposedCosineGroups,
+    DensityOnce,
     Fixed,
     ForgettingEM,
+    GrowingCohorts,
     HardByLoss,
     HardByParameters,
     HierarchicalOnce,
     Joint,
     KMeansOnce,
+    LossVectorGroups,
     MergeSimilar,
     ParameterDistance,
     PrincipalAngles,
@@ -30,7 +34,9 @@ from hcfl.tiers import (
     Single,
     SoftCounts,
     SoftEM,
+    SpectralPartition,
     SplitAndRemove,
+    SplitByInteractions,
     SplitBySpectrum,
     SplitOnContradiction,
     SplitWhenStationary,
@@ -180,6 +186,32 @@ def pacfl(threshold: float = 60.0, directions: int = 3) -> Method:
     return Method(Conditional(), Assigned(), adaptation, distance, "full", 1, name="pacfl")
 
 
+def clove(clusters: int = 3, clustering: Literal["k-means", "agglomerative"] = "k-means") -> Method:
+    """Group clients in every round, by their vectors of losses on all models (Bhatia et al., 2026)."""
+    adaptation = LossVectorGroups(clustering)
+    return Method(Conditional(), AssignedAmongAll(), adaptation, None, "full", clusters, name="clove")
+
+
+def flux(after: int = 3, reach: float = 1.5) -> Method:
+    """Group clients once, by density of descriptors of P(x) and P(y|x) (Fenoglio et al., 2025)."""
+    return Method(Conditional(), Assigned(), DensityOnce(after, reach), None, "full", 1, name="flux")
+
+
+def fedgwc(most: int = 5) -> Method:
+    """Split clusters by how typical clients' losses are, beside which others (Licciardi et al., 2025)."""
+    return Method(Conditional(), Assigned(), SplitByInteractions(most=most), None, "full", 1, name="fedgwc")
+
+
+def cfl_gp(clusters: int = 3, period: int = 3) -> Method:
+    """Group clients by accumulated gradients of the clusters' models, again and again (Kim et al., 2024)."""
+    return Method(Conditional(), Assigned(), SpectralPartition(clusters, period), None, "full", 1, name="cfl-gp")
+
+
+def auxo(gain: float = 0.2, smallest: int = 4) -> Method:
+    """Cohorts that split as their clients become known, few of them in a round (Liu et al., 2023)."""
+    return Method(Conditional(), Assigned(), GrowingCohorts(gain, smallest), None, "full", 1, name="auxo")
+
+
 def hcfl_prime_fedem(tol1: float = 0.4, tol2: float = 1.6, mu: float = 0.0) -> Method:
     """HCFL′ on FedEM: CFL's split in the split topology, without removal."""
     adaptation, distance = SplitWhenStationary(tol1, tol2), UpdateCosine(weighted=False, of="whole updates")
@@ -214,6 +246,11 @@ METHODS: dict[str, Callable[..., Method]] = {
     "wecfl": wecfl,
     "fedgroup": fedgroup,
     "pacfl": pacfl,
+    "clove": clove,
+    "flux": flux,
+    "fedgwc": fedgwc,
+    "cfl-gp": cfl_gp,
+    "auxo": auxo,
     "hcfl-prime(fedem)": hcfl_prime_fedem,
     "hcfl-prime(fedrc)": hcfl_prime_fedrc,
     "hcfl-prime(fedsoft)": hcfl_prime_fedsoft,

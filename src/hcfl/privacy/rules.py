@@ -32,6 +32,10 @@ WORDS: dict[Statistic, str] = {
     "models": "trained parameters",
     "first updates": "first updates",
     "signatures": "signatures of their data",
+    "losses": "losses",
+    "training losses": "training losses",
+    "probes": "updates of one model",
+    "descriptors": "descriptors of their data",
 }
 
 
@@ -76,6 +80,10 @@ def check_model(config: Config, network: Network) -> None:
 UNBOUNDED: dict[Statistic, str] = {
     "feature norms": "feature norms, which have no bound, so that no noise is known to hide them",
     "signatures": "signatures of their data, which are no longer such when there is noise in them",
+    "losses": "losses, which have no bound, so that no noise is known to hide them",
+    "training losses": "training losses, which have no bound, so that no noise is known to hide them",
+    "probes": "updates of one model, which are sent beside those of their own and are not clipped with them",
+    "descriptors": "descriptors of their data, which have no bound, so that no noise is known to hide them",
 }
 """Statistics that clients are compared by, and that noise cannot protect."""
 

@@ -20,6 +20,7 @@ SENT: dict[str, dict[str, str]] = {
     "weighting": {
         "single": "nothing",
         "assigned": "nothing: the server decides",
+        "assigned-among-all": "nothing: the server decides",
         "hard-by-loss": "its cluster",
         "hard-by-parameters": "its cluster",
         "by-label-distribution": "its cluster, and class counts F",
@@ -41,6 +42,11 @@ SENT: dict[str, dict[str, str]] = {
         "decomposed-cosine-groups": "its own first update",
         "k-means-once": "its own trained parameters",
         "weighted-k-means": "its own trained parameters",
+        "loss-vector-groups": "its mean loss on every cluster's model",
+        "density-once": "means and standard deviations of its features, of all samples and of each class, once",
+        "split-by-interactions": "the mean loss of each epoch of its training",
+        "spectral-partition": "its update of one cluster's model, the same for all clients, every few rounds",
+        "growing-cohorts": "its own update",
     },
     "distance": {
         "no distance": "nothing",

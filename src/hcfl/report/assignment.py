@@ -12,6 +12,7 @@ from hcfl.serving.newcomers import Assignment
 
 EVIDENCE = {
     "labels": "mean log-likelihood",
+    "descriptors": "−W²",
     "prototypes": "mean log density",
     "confidence": "expected log-likelihood",
 }

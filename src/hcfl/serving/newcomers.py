@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import cosine_similarity
 
-from hcfl.core.cluster_profiles import expected_log_likelihood, weights_without_labels
+from hcfl.core.cluster_profiles import described_evidence, expected_log_likelihood, weights_without_labels
 from hcfl.core.evaluation import FRESH_STEPS, newcomer_step
 from hcfl.core.predictions import log_densities
 from hcfl.core.server import shares
@@ -24,9 +24,10 @@ from hcfl.tiers.distance import prototypes
 from hcfl.tiers.gaussians import mixture_log_density
 from hcfl.tiers.weighting import uniform
 
-Statistic = Literal["labels", "prototypes", "confidence"]
-"""What decided: labelled samples under each cluster's model; where unlabelled samples lie among the clusters'
-prototypes; or, where there are none to compare with, how sure each cluster is of its predictions."""
+Statistic = Literal["labels", "descriptors", "prototypes", "confidence"]
+"""What decided: labelled samples under each cluster's model; how near the moments of unlabelled samples' features are
+to those of the clusters' members, where these sent theirs; where samples lie among the clusters' prototypes; or, where
+there are none to compare with, how sure each cluster is of its predictions."""
 
 FOLDS = 10
 """Folds of the cross-validation: accuracy on each tenth of the samples, with weights from the other nine."""
@@ -120,9 +121,7 @@ def assign(run: Run, x: Tensor, given: Answers | None, unlabelled: bool = False)
         weights, accuracy = seen.find(method), seen.cross_fitted(method)
         evidence = seen.log_likelihood(method, weights)
     else:
-        density = None if profiles is None else profiles.log_density(features[0])
-        kind = "confidence" if density is None else "prototypes"
-        evidence = expected_log_likelihood(method, log_probs, class_shares) if density is None else density
+        kind, evidence = _unlabelled_evidence(run, x, features[0], log_probs, class_shares)
         found = weights_without_labels(method, evidence, log_probs, class_shares)
         weights = Weights(found.unsqueeze(0), components=method.uniform_components(len(server.clusters)))
         accuracy = None if answers is None else float(seen.scores(weights).mean())
@@ -150,6 +149,20 @@ def assign(run: Run, x: Tensor, given: Answers | None, unlabelled: bool = False)
         put_here=None if here is None else int(here.sum()),
         components=weights.components,
     )
+
+
+def _unlabelled_evidence(
+    run: Run, x: Tensor, features: Tensor, log_probs: Tensor, class_shares: Tensor
+) -> tuple[Statistic, Tensor]:
+    """Return what decides without labels, and how well each cluster fits each sample, (samples, clusters)."""
+    scaling = run.federation.scaling
+    described = described_evidence(run.network, run.served.server, Scaled(x.to(scaling.mean.device), scaling))
+    if described is not None:
+        return "descriptors", described
+    density = None if run.profiles is None else run.profiles.log_density(features)
+    if density is not None:
+        return "prototypes", density
+    return "confidence", expected_log_likelihood(run.method, log_probs, class_shares)
 
 
 def _alone(task: Task, distribution: Tensor, answers: Tensor) -> list[float]:

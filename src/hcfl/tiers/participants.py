@@ -1,7 +1,7 @@
 """What the server knows of the participants of a round: the input of tiers 3 and 4."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Literal
 
 import torch
@@ -61,6 +61,12 @@ class Participants:
     """Whether tier 3 has decided nothing so far: then several clusters are the groups that the user gave."""
     listed: Tensor | None = None
     """(participants, clusters): in which clusters each client counts, where that can be several (`lost_ids` of CFL)."""
+    reports: Mapping[str, Tensor] = field(default_factory=dict)
+    """(participants, …), by statistic, those of `REPORTS` that clients were asked for in this round."""
+    memory: Mapping[str, Tensor] = field(default_factory=dict)
+    """What the adaptation's last decision said that it wants to remember (`Decision.memory`)."""
+    everyone: Tensor | None = None
+    """(clients,): the column of each client's cluster, also of those that are absent; −1: it has none yet."""
     round: int = 0
     seed: int = 0
     """The run's seed, for decisions that draw random numbers."""
@@ -75,7 +81,22 @@ Statistic = Literal[
     "models",
     "first updates",
     "signatures",
+    "losses",
+    "training losses",
+    "probes",
+    "descriptors",
 ]
 """What tiers 3 and 4 can ask clients for. Half prototypes are prototypes, and also those of the first half of each
-class's samples. A client sends the last two only when it first takes part, and the server keeps them: how one local
-epoch changed the initial model, or what the distance itself computes from the client's data (see `Signs`)."""
+class's samples. First updates and signatures are sent only when a client first takes part, and the server keeps them:
+how one local epoch changed the initial model, or what the distance itself computes from the client's data (see
+`Signs`). The last four are `REPORTS`."""
+
+REPORTS: tuple[Statistic, ...] = ("losses", "training losses", "probes", "descriptors")
+"""Statistics that are one tensor for each participant: its mean loss on every cluster's model; the mean loss of each
+epoch of its local training; how one local epoch changes the model of one cluster, the same for all participants; means
+and standard deviations of its features, of all samples and of each class."""
+
+
+def probed(round_: int, every: int, clusters: int) -> int:
+    """Return the column of the cluster whose model is probed in a round, where one is every so many rounds."""
+    return (round_ - 1) // every % clusters

@@ -59,6 +59,12 @@ class AdaptationTraits:
     """Clusters that had clients at the end of a step of time are never empty for it: their concept may come back."""
     spreads_weights: bool = False
     """After a split, every client's weights are uniform over all clusters, so weights must be soft."""
+    deals_among_clusters: bool = False
+    """It deals clients among the clusters that there are, so it starts from several."""
+    asked_every: int = 1
+    """Clients are asked for `REPORTS` in every such round, beginning with the first."""
+    asked_once: int | None = None
+    """The only round in which clients are asked for `REPORTS`; None: there are several."""
     lost_ids: bool = False
     """Splits name positions instead of client ids, as public code of CFL does (`hcfl.core.lost_ids`)."""
 

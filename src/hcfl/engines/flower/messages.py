@@ -76,6 +76,7 @@ class Task:
     """(clusters,): where a client starts that takes part for the first time."""
     anchor: Ensemble | None
     common_model: Ensemble | None
+    probe: Ensemble | None
     gaussians: Gaussians | None
     pool: Pool | None = None
     """What all clients found of the candidates for their personal parts, once they were asked for it."""
@@ -175,6 +176,7 @@ def task_for(common: Common, method: Method, broadcast: Broadcast, client: int, 
         weights=row[0] if known is None else None,
         anchor=broadcast.anchor if known is None and broadcast.round > 1 else None,
         common_model=broadcast.common,
+        probe=broadcast.probe,
         gaussians=broadcast.gaussians,
     )
 
@@ -196,6 +198,7 @@ def broadcast_of(task: Task, classes: int, anchor: Ensemble | None) -> Broadcast
         weights=weights.expand(task.client + 1, -1),
         anchor=anchor,
         common=task.common_model,
+        probe=task.probe,
         gaussians=task.gaussians,
     )
 
@@ -244,5 +247,13 @@ def answers(reply: Reply, task: Task, experiment: str) -> bool:
 
 def asked_of(task: Task, setting: Setting) -> Asked:
     """Return what the upload that answers a task has to fit."""
-    wanted = wanted_of(setting, task.ensemble, task.gaussians, new=task.since == 0, measured=True)
+    wanted = wanted_of(
+        setting,
+        task.ensemble,
+        task.gaussians,
+        new=task.since == 0,
+        measured=True,
+        round_=task.round,
+        clusters=len(task.clusters),
+    )
     return Asked(task.round, task.client, len(task.clusters), task.ensemble, wanted)

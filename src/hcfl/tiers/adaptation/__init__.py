@@ -1,5 +1,6 @@
 """Tier 3, adaptation: when and how the number of clusters changes."""
 
+from hcfl.tiers.adaptation.cohorts import GrowingCohorts
 from hcfl.tiers.adaptation.contradiction import SplitOnContradiction, principal_halves
 from hcfl.tiers.adaptation.decision import (
     Adaptation,
@@ -11,9 +12,13 @@ from hcfl.tiers.adaptation.decision import (
     SplitDecision,
     cluster_blocks,
 )
+from hcfl.tiers.adaptation.density import DensityOnce
 from hcfl.tiers.adaptation.gain import SplitOnGain
 from hcfl.tiers.adaptation.group import DecomposedCosineGroups, HierarchicalOnce, KMeansOnce, WeightedKMeans
+from hcfl.tiers.adaptation.interactions import SplitByInteractions
+from hcfl.tiers.adaptation.loss_vectors import LossVectorGroups
 from hcfl.tiers.adaptation.merge import MergeSimilar
+from hcfl.tiers.adaptation.partition import SpectralPartition
 from hcfl.tiers.adaptation.split import (
     SplitAndRemove,
     SplitBySpectrum,
@@ -27,13 +32,18 @@ __all__ = [
     "Block",
     "Decision",
     "DecomposedCosineGroups",
+    "DensityOnce",
     "Fixed",
+    "GrowingCohorts",
     "HierarchicalOnce",
     "KMeansOnce",
+    "LossVectorGroups",
     "MergeDecision",
     "MergeSimilar",
     "MoveDecision",
+    "SpectralPartition",
     "SplitAndRemove",
+    "SplitByInteractions",
     "SplitBySpectrum",
     "SplitDecision",
     "SplitOnContradiction",

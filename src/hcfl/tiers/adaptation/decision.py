@@ -1,5 +1,6 @@
 """What an adaptation looks at, and what it can decide."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar, Literal, Protocol
 
@@ -56,6 +57,8 @@ class Decision:
     moves: tuple[MoveDecision, ...] = ()
     lost_ids: bool = False
     """Whether splits name positions instead of client ids, as public code of CFL does (see `hcfl.core.lost_ids`)."""
+    memory: Mapping[str, Tensor] | None = None
+    """What the next decision finds in `Participants.memory`; None: what this one found."""
 
 
 class Adaptation(Protocol):

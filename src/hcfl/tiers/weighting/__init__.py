@@ -3,6 +3,7 @@
 from hcfl.tiers.weighting.drifting import ForgettingEM
 from hcfl.tiers.weighting.hard import (
     Assigned,
+    AssignedAmongAll,
     ByLabelDistribution,
     HardByLoss,
     HardByParameters,
@@ -25,6 +26,7 @@ from hcfl.tiers.weighting.weights import (
 
 __all__ = [
     "Assigned",
+    "AssignedAmongAll",
     "ByLabelDistribution",
     "EStepInputs",
     "FollowsChanges",

@@ -123,6 +123,28 @@ class InGivenGroup(Assigned):
 
 
 @dataclass(frozen=True)
+class AssignedAmongAll:
+    """The server's grouping decides, and every client looks at all clusters' models, to report its losses: CLoVE.
+
+    A client that no decision has placed yet takes the cluster with the lowest loss; so does a newcomer.
+    """
+
+    hard: ClassVar[bool] = True
+
+    def start(self, client: Tensor, segments: Segments) -> Weights:
+        """Take the server's rows; the client has no cluster yet."""
+        return Weights(client)
+
+    def e_step(self, weights: Weights, inputs: EStepInputs) -> tuple[Weights, Tensor]:
+        """Stay where the server has put the client."""
+        return hard_weights(own_or_best(weights, inputs), inputs)
+
+    def newcomer(self, weights: Tensor, inputs: EStepInputs) -> Tensor:
+        """Choose by loss."""
+        return hard_weights(best_cluster(inputs), inputs)[0].client
+
+
+@dataclass(frozen=True)
 class ByLabelDistribution:
     """One-hot at the cluster whose class shares are nearest to the client's, by Hellinger distance (HACCS).
 

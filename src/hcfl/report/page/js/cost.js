@@ -9,6 +9,7 @@ const PART_ORDER = [
   "class_shares",
   "changes",
   "signatures",
+  "reports",
   "moments",
   "other models",
   "clients",
