@@ -228,6 +228,15 @@ def split_epochs(samples, sgd, generator, singles) -> list[list[int]]:
     return batches
 
 
+def test_with_batch_normalisation_a_small_last_batch_is_left_out():
+    """Of 128: fifteen are too few, sixteen are enough; a client's only batch may have any size above one."""
+    sgd = local_sgd(batch=128)
+    assert [len(batch) for batch in batches_of(128 + 15, sgd, singles=False)] == [128]
+    assert [len(batch) for batch in batches_of(128 + 16, sgd, singles=False)] == [128, 16]
+    assert [len(batch) for batch in batches_of(15, sgd, singles=False)] == [15]
+    assert [len(batch) for batch in batches_of(128 + 15, sgd)] == [128, 15]
+
+
 @pytest.mark.parametrize("singles", [True, False])
 @pytest.mark.parametrize("epochs", [1, 3])
 @pytest.mark.parametrize("batch", [1, 4, 5, 100])

@@ -125,11 +125,16 @@ class Batches:
         return [rows[:size] for rows, size in pairs if size]
 
 
+SMALLEST_LAST = 8
+"""With batch normalisation, a last batch has at least one part in so many of a full one."""
+
+
 def shuffle(segments: Segments, sgd: LocalSGD, generators: Sequence[torch.Generator], singles: bool = True) -> Batches:
     """Shuffle each client's samples in every epoch; a last batch of one sample is left out unless it is the only one.
 
     With `drop_last`, so is any last batch that is not full. Without `singles` no batch of one sample is used at all:
-    batch normalisation cannot train on it.
+    batch normalisation cannot train on it. Then a last batch with less than an eighth of a full one is left out, too:
+    its statistics are mostly noise, and with momentum a few such steps destroy a pretrained network.
     """
     epochs = range(sgd.epochs)
     orders = [
@@ -146,8 +151,8 @@ def shuffle(segments: Segments, sgd: LocalSGD, generators: Sequence[torch.Genera
     sizes = (samples - width * torch.arange(steps)).clamp(0, width)
     wanted = ((samples <= sgd.batch) | (sgd.batch == 1)) & singles
     sizes = torch.where((sizes == 1) & ~wanted, 0, sizes)
-    if sgd.drop_last:
-        sizes = torch.where((sizes < sgd.batch) & (samples > sgd.batch), 0, sizes)
+    least = sgd.batch if sgd.drop_last else 0 if singles else sgd.batch / SMALLEST_LAST
+    sizes = torch.where((sizes < least) & (samples > sgd.batch), 0, sizes)
     sizes = sizes.repeat(1, sgd.epochs)
     return Batches(index.clamp_max(segments.samples - 1), sizes)
 
