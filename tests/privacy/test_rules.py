@@ -23,6 +23,7 @@ REASONS = {
     "fedgroup": "by their first updates",
     "pacfl": "by their signatures",
     "clove": "by their losses",
+    "feddrift": "by their losses",
     "flux": "by their descriptors",
     "fedgwc": "by their training losses",
     "cfl-gp": "by their updates of one model",
@@ -37,7 +38,7 @@ REASONS = {
     "hcfl+(fedsoft)": "by their prototypes",
     "hcfl++": "by their prototypes",
 }
-COMPARED = {name for name in REASONS if name not in ("local", "pacfl", "clove", "flux", "fedgwc", "cfl-gp")}
+COMPARED = {name for name in REASONS if name not in ("local", "pacfl", "clove", "feddrift", "flux", "fedgwc", "cfl-gp")}
 """Whose clients can put noise into all that the server compares them by."""
 
 PRIVATE = ("fedavg", "fedrep", "fedper", "ifca", "fedem", "fedgmm", "fedrc", "fedsoft")

@@ -286,6 +286,7 @@ class MethodConfig(Section):
     tol1: float | None = Field(None, gt=0, description="CFL, HCFL′: split when the mean update is shorter, and")
     tol2: float | None = Field(None, gt=0, description="CFL, HCFL′: some client's update is longer than this")
     alpha0: float | None = Field(None, gt=0, lt=1, description="ICFL: α*(0), how coherent a cluster must stay")
+    jump: float | None = Field(None, gt=0, description="FedDrift: δ, the rise of the loss that founds a cluster")
     tau: float | None = Field(None, ge=-1, le=1, description="StoCFL: merge clusters with a larger cosine")
     proximal: float | None = Field(None, ge=0, description="FedSoft, StoCFL: λ of λ/2‖θ − anchor‖² in local training")
     period: int | None = Field(

@@ -140,7 +140,7 @@ def _remove(state: ServerState, cluster: int) -> ServerState:
 def _merge(state: ServerState, decisions: Sequence[MergeDecision], ids: tuple[int, ...]) -> ServerState:
     """Let clusters take in others, one after another; models all at once, since means of means are means."""
     sizes = torch.zeros(len(state.clusters)).index_add_(0, state.members.clamp_min(0), state.sizes)
-    owner = list(range(len(ids)))
+    owner = list(range(len(state.clusters)))  # a split in the same round has added columns
     weights, members, counts, clusters = state.weights, state.members, state.counts, state.clusters
     changes: list[Change] = []
     for decision in decisions:
@@ -156,7 +156,7 @@ def _merge(state: ServerState, decisions: Sequence[MergeDecision], ids: tuple[in
         changes.append(change)
     return replace(
         state,
-        ensemble=merged(state.ensemble, [ids.index(cluster) for cluster in clusters], owner, sizes),
+        ensemble=merged(state.ensemble, [state.column(cluster) for cluster in clusters], owner, sizes),
         clusters=clusters,
         weights=weights,
         members=members,

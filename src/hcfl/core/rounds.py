@@ -78,7 +78,9 @@ def play_round(
     times.append(perf_counter())  # not before: looking at the update waited for a GPU
     judged = judged_uploads(setting, state.server, update)
     averaged = none_too_long(setting, state.server, update if judged is None else judged.update)
-    after, distances = server.conclude(method, network, state.server, update, setting.seed, averaged)
+    after, distances = server.conclude(
+        method, network, state.server, update, setting.seed, averaged, setting.step(message.round)
+    )
     after = after if judged is None else replace(after, evidence=judged.evidence)
     if setting.begins_step(after.round + 1):
         after = server.end_step(after)

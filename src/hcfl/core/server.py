@@ -124,11 +124,12 @@ def conclude(
     update: Update,
     seed: int = 0,
     averaged: Update | None = None,
+    step: int = 0,
 ) -> tuple[ServerState, Distances | None]:
     """Turn a round's updates into the next state: aggregate, record the reports, let tiers 4 and 3 decide, apply.
 
-    `averaged` are the updates as they count in averages, where that is not as they came. Also return the distances
-    that tier 3 decided by, where it does.
+    `averaged` are the updates as they count in averages, where that is not as they came; `step` is the step of time.
+    Also return the distances that tier 3 decided by, where it does.
     """
     after, averaged = record(state, update), update if averaged is None else averaged
     averaging = Averaging(method.aggregation, network.buffers)
@@ -147,7 +148,7 @@ def conclude(
         gaussians=_estimate(method, state, update),
     )
 
-    seen = replace(_participants(method, network, state, after, update), listed=table, seed=seed)
+    seen = replace(_participants(method, network, state, after, update), listed=table, seed=seed, step=step)
     distance = None if method.distance is None else measured(method.distance, seen)
     wait = seen.round <= method.warm_up
     decision = Decision() if wait else method.adaptation.decide(seen, distance, _occupied(method, after))

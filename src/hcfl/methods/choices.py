@@ -50,6 +50,7 @@ CHOICES: dict[str, tuple[type, ...]] = {
         tiers.KMeansOnce,
         tiers.WeightedKMeans,
         tiers.LossVectorGroups,
+        tiers.LossJump,
         tiers.DensityOnce,
         tiers.SplitByInteractions,
         tiers.SpectralPartition,

@@ -25,6 +25,7 @@ from hcfl.tiers import (
     HierarchicalOnce,
     Joint,
     KMeansOnce,
+    LossJump,
     LossVectorGroups,
     MergeSimilar,
     ParameterDistance,
@@ -192,6 +193,11 @@ def clove(clusters: int = 3, clustering: Literal["k-means", "agglomerative"] = "
     return Method(Conditional(), AssignedAmongAll(), adaptation, None, "full", clusters, name="clove")
 
 
+def feddrift(jump: float = 1.5) -> Method:
+    """Found clusters for clients whose loss jumps, merge clusters by cross-losses (Jothimurugesan et al., 2023)."""
+    return Method(Conditional(), AssignedAmongAll(), LossJump(jump), None, "full", 1, name="feddrift")
+
+
 def flux(after: int = 3, reach: float = 1.5) -> Method:
     """Group clients once, by density of descriptors of P(x) and P(y|x) (Fenoglio et al., 2025)."""
     return Method(Conditional(), Assigned(), DensityOnce(after, reach), None, "full", 1, name="flux")
@@ -246,6 +252,7 @@ METHODS: dict[str, Callable[..., Method]] = {
     "wecfl": wecfl,
     "fedgroup": fedgroup,
     "pacfl": pacfl,
+    "feddrift": feddrift,
     "clove": clove,
     "flux": flux,
     "fedgwc": fedgwc,

@@ -43,6 +43,7 @@ SENT: dict[str, dict[str, str]] = {
         "k-means-once": "its own trained parameters",
         "weighted-k-means": "its own trained parameters",
         "loss-vector-groups": "its mean loss on every cluster's model",
+        "loss-jump": "its mean loss on every cluster's model",
         "density-once": "means and standard deviations of its features, of all samples and of each class, once",
         "split-by-interactions": "the mean loss of each epoch of its training",
         "spectral-partition": "its update of one cluster's model, the same for all clients, every few rounds",

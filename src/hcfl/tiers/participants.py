@@ -67,6 +67,8 @@ class Participants:
     """What the adaptation's last decision said that it wants to remember (`Decision.memory`)."""
     everyone: Tensor | None = None
     """(clients,): the column of each client's cluster, also of those that are absent; −1: it has none yet."""
+    step: int = 0
+    """The step of time, from 0."""
     round: int = 0
     seed: int = 0
     """The run's seed, for decisions that draw random numbers."""

@@ -16,6 +16,7 @@ from hcfl.tiers.adaptation.density import DensityOnce
 from hcfl.tiers.adaptation.gain import SplitOnGain
 from hcfl.tiers.adaptation.group import DecomposedCosineGroups, HierarchicalOnce, KMeansOnce, WeightedKMeans
 from hcfl.tiers.adaptation.interactions import SplitByInteractions
+from hcfl.tiers.adaptation.loss_jump import LossJump
 from hcfl.tiers.adaptation.loss_vectors import LossVectorGroups
 from hcfl.tiers.adaptation.merge import MergeSimilar
 from hcfl.tiers.adaptation.partition import SpectralPartition
@@ -37,6 +38,7 @@ __all__ = [
     "GrowingCohorts",
     "HierarchicalOnce",
     "KMeansOnce",
+    "LossJump",
     "LossVectorGroups",
     "MergeDecision",
     "MergeSimilar",
