@@ -230,7 +230,9 @@ def test_a_file_that_raises_is_reported_in_one_sentence(tmp_path, monkeypatch, c
     monkeypatch.chdir(tmp_path)
     (tmp_path / "bad.py").write_text("1 / 0")
     assert main(["run", "hcfl+(fedem)", "--distance", "bad.py:X"]) == 2
-    assert "cannot be imported (ZeroDivisionError: division by zero)" in capsys.readouterr().err
+    said = capsys.readouterr().err
+    assert "cannot be imported (ZeroDivisionError: division by zero, in " in said
+    assert "bad.py, line 1)" in said
 
 
 @pytest.mark.parametrize(
