@@ -173,6 +173,7 @@ def test_bytes_up_of_an_update_by_hand_and_of_nobody():
         "weights": 3 * 2,
         "signatures": 2 * 9,
         "moments": 0,
+        "reports": 0,
     }
     assert set(bytes_up(build("fedavg"), update(0)).values()) == {0}
 

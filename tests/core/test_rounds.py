@@ -466,7 +466,7 @@ def test_labels_group_clients_that_hold_other_classes():
 @pytest.mark.parametrize("name", ["stocfl", "fedgroup", "pacfl"])
 def test_clients_that_come_late_are_placed_by_what_they_send_once(planted, name):
     federation = two_cameras() if name == "pacfl" else planted
-    settings = {"groups": 3} if name == "fedgroup" else {}
+    settings = {"clusters": 3} if name == "fedgroup" else {}
     state, records = play(federation, build(name, **settings), 16, participation=0.5)
     assert (state.server.last_seen > 0).all()
     assert len(state.server.signatures) == federation.clients

@@ -83,6 +83,8 @@ def check_summary(shown, summaries):
         seen.add((int(run), key))
         if wanted is None:
             assert (value, text) == ("", "–")
+        elif isinstance(wanted, bool):
+            assert (value, text) == (("true", "yes") if wanted else ("false", "no"))
         elif isinstance(wanted, float):
             assert float(value) == wanted
             if text.endswith("%"):

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from hcfl.config import DataConfig
 from hcfl.data.readers import cache, hub
-from hcfl.data.readers.paths import is_folder
+from hcfl.data.readers.paths import is_file, is_folder
 from hcfl.errors import InputError
 
 HUB = {
@@ -50,7 +50,7 @@ def find(config: DataConfig) -> Path:
             if is_folder(place / name):
                 return place / name
     if not repository:
-        there = Path(source).exists()
+        there = is_file(Path(source))
         why = "this file is none of them" if there else f"there is none of this name, here or in {home}"
         raise InputError(
             f"data.source = {source!r}: must be digits, {', '.join(HUB)}, {PREFIX}OWNER/NAME, a .npz file, a table "

@@ -18,7 +18,12 @@ const shape = (name, attributes, ...children) => fill(document.createElementNS(S
 const NONE = "–";
 const percent = (value) => (value === null ? NONE : `${(100 * value).toFixed(1)}%`);
 const percentTick = (value) => `${Number((100 * value).toPrecision(4))}%`;
-const plain = (value) => (value === null ? NONE : String(value));
+const WORDS = new Map([
+  [null, NONE],
+  [true, "yes"],
+  [false, "no"],
+]);
+const plain = (value) => WORDS.get(value) ?? String(value);
 const decimal = (value) => (value === null ? NONE : Number(value.toPrecision(3)).toString());
 const short = (text, length) => (text.length > length ? `${text.slice(0, length - 1)}…` : text);
 const plural = (number, word) => `${number} ${word}${number === 1 ? "" : "s"}`;
