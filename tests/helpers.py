@@ -81,4 +81,4 @@ def play(federation, method, number=3, **changes):
 def same(one, two):
     assert one.keys() == two.keys()
     for name in one:
-        assert_close(one[name], two[name], rtol=0, atol=0)
+        assert_close(one[name], two[name], rtol=0, atol=0, equal_nan=True)

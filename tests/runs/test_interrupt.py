@@ -19,6 +19,14 @@ from hcfl.runs.prepare import prepare
 from interrupting import CHANGING, FLAGS, assert_same_end, begin, wait_for_round
 
 
+@pytest.fixture(autouse=True)
+def hung_up():
+    """Let SIGHUP end a process, as in a terminal: under nohup the tests would inherit that it is ignored."""
+    before = signal.signal(signal.SIGHUP, signal.SIG_DFL)
+    yield
+    signal.signal(signal.SIGHUP, before)
+
+
 def test_a_signal_lets_the_round_end_and_says_how_to_go_on(tmp_path):
     run, said = tmp_path / "a (run)", tmp_path / "said"
     process = begin("run", "hcfl+(fedrc)", *FLAGS, "--checkpoint-every", "100", "--out", str(run), said=said)
