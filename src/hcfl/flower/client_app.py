@@ -275,15 +275,24 @@ def _weights(
     return follow(state.weights, state.clusters, missed_by(state, broadcast), client)
 
 
-def look(setting: Setting, broadcast: Broadcast, client: int, state: ClientState | None, inputs: Inputs) -> Predictions:
-    """Return what the received models predict of some of the client's own inputs, with its weights or its own model."""
+def _shares(
+    setting: Setting, broadcast: Broadcast, client: int, state: ClientState | None, inputs: Inputs
+) -> torch.Tensor:
+    """Return the weights that some of the client's own inputs are predicted with, (samples, clusters)."""
     network, segments = setting.network, Segments((len(inputs),))
     weights = _weights(setting, broadcast, client, state, segments)
     shares = segments.each(weights.client)
     if weights.components is not None and broadcast.gaussians is not None and broadcast.anchor is not None:
         z = broadcast.gaussians.embed(embed(network, broadcast.anchor.extractor(0), inputs))
         density = mixture_log_density(weights.components, broadcast.gaussians.log_densities(z), segments)
-        shares = torch.softmax(shares.log() + density, dim=1)
+        return torch.softmax(shares.log() + density, dim=1)
+    return shares
+
+
+def look(setting: Setting, broadcast: Broadcast, client: int, state: ClientState | None, inputs: Inputs) -> Predictions:
+    """Return what the received models predict of some of the client's own inputs, with its weights or its own model."""
+    network, segments = setting.network, Segments((len(inputs),))
+    shares = _shares(setting, broadcast, client, state, inputs)
     return predictions(network, broadcast.ensemble, inputs, segments, shares, [None if state is None else state.own])
 
 
@@ -330,16 +339,11 @@ def _scored(
     answers: torch.Tensor,
 ) -> float:
     """Return the sum of the scores of held-out samples."""
-    network, task, segments = setting.network, setting.network.task, Segments((len(inputs),))
+    network, task = setting.network, setting.network.task
     if state is not None and state.own is not None:
         mixed = predicted_by_one(network, state.own, inputs)
     else:
-        weights = _weights(setting, broadcast, client, state, segments)
-        shares = segments.each(weights.client)
-        if weights.components is not None and broadcast.gaussians is not None and broadcast.anchor is not None:
-            z = broadcast.gaussians.embed(embed(network, broadcast.anchor.extractor(0), inputs))
-            density = mixture_log_density(weights.components, broadcast.gaussians.log_densities(z), segments)
-            shares = torch.softmax(shares.log() + density, dim=1)
+        shares = _shares(setting, broadcast, client, state, inputs)
         mixed = task.mix(task.distribution(outputs_of(network, broadcast.ensemble, inputs)), shares)
     return float(task.score(mixed, answers).sum())
 

@@ -132,7 +132,7 @@ class AssignedAmongAll:
     hard: ClassVar[bool] = True
 
     def start(self, client: Tensor, segments: Segments) -> Weights:
-        """Take the server's rows; the client has no cluster yet."""
+        """Take the server's rows."""
         return Weights(client)
 
     def e_step(self, weights: Weights, inputs: EStepInputs) -> tuple[Weights, Tensor]:
