@@ -6,7 +6,7 @@ import torch
 
 from hcfl.config import Config, DataConfig
 from hcfl.data import Federation, build
-from hcfl.data.assemble import train_and_val
+from hcfl.data.held_out import train_and_val
 from hcfl.errors import InputError
 from hcfl.report.tables import federation_table
 from hcfl.runs.tables import describe_partition

@@ -9,6 +9,9 @@ from numpy.typing import NDArray
 from hcfl.data.tables.schema import Schema
 from hcfl.models.tasks import CLASSES, AnyTask
 
+Rows = NDArray[np.int64]
+"""Places of samples, or one whole number for each sample."""
+
 
 @dataclass(frozen=True)
 class Samples:

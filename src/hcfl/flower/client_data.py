@@ -11,9 +11,9 @@ from torch import Tensor
 
 from hcfl.config import Config, DataConfig
 from hcfl.data import Federation, build
-from hcfl.data.assemble import train_and_val, train_then_val
 from hcfl.data.federation import Step
 from hcfl.data.given_groups import GivenGroups, by_mapping
+from hcfl.data.held_out import train_and_val, train_then_val
 from hcfl.data.samples import Samples
 from hcfl.data.sources import read
 from hcfl.data.tables import Schema, is_table, read_table
