@@ -99,15 +99,24 @@ HEAD = (
     "seeds | rounds | Val, best | Test, best | Test at best Val | K | K, most | ARI, affected |",
     "---|---|---|---|---|---|---|---|",
 )
+PERSONAL = (" Val, personal |", "---|")
+"""A further column of studies in which clients have personal parts: Val of those parts after the last round."""
+
+
+def has_personal_parts(wanted: dict[str, list[jobs.Task]]) -> bool:
+    """Return whether clients have personal parts in a run that has been played."""
+    found = (summary for tasks in wanted.values() for summary in summaries(tasks))
+    return any(summary.get("val_personal_last") is not None for summary in found)
 
 
 def rows(study: Study, wanted: dict[str, list[jobs.Task]]) -> Iterator[tuple[str, str]]:
     """Return the name of each row of a study, and its cells as Markdown; in brackets what the paper prints."""
+    personal = has_personal_parts(wanted)
     for row, tasks in wanted.items():
         found = summaries(tasks)
 
         def cell(key: str, scale: float = 1.0, digits: int = 1, paper: str | None = None) -> str:
-            values = [scale * summary[key] for summary in found if summary[key] is not None]  # noqa: B023
+            values = [scale * summary[key] for summary in found if summary.get(key) is not None]  # noqa: B023
             spread = f" ± {stdev(values):.{digits}f}" if len(values) > 1 else ""
             printed = None
             if paper and study.published:
@@ -127,12 +136,15 @@ def rows(study: Study, wanted: dict[str, list[jobs.Task]]) -> Iterator[tuple[str
             cell("clusters_max"),
             cell("ari_affected_last", digits=2),
         ]
-        yield row, " | ".join(cells)
+        yield row, " | ".join([*cells, cell("val_personal_last", 100)] if personal else cells)
 
 
 def lines(study: Study, wanted: dict[str, list[jobs.Task]]) -> Iterator[str]:
     """Return a study as a table in Markdown."""
-    yield from (f"### {study.title}", "", f"| method | {HEAD[0]}", f"|---|{HEAD[1]}")
+    head, rule = (
+        (f"{both[0]}{both[1]}" for both in zip(HEAD, PERSONAL, strict=True)) if has_personal_parts(wanted) else HEAD
+    )
+    yield from (f"### {study.title}", "", f"| method | {head}", f"|---|{rule}")
     yield from (f"| {row} | {cells} |" for row, cells in rows(study, wanted))
     yield ""
 
