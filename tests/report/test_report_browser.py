@@ -112,6 +112,34 @@ def test_every_figure_is_drawn_and_every_number_is_the_folder_s(browser, runs, t
         assert min(sizes) > 10
 
 
+@pytest.mark.parametrize(("width", "theme"), [(1440, "light"), (390, "dark")])
+def test_steps_of_time_are_on_the_axis_and_moves_are_told(browser, tmp_path, width, theme):
+    x, y = blobs()
+    federation = Federation.from_arrays(
+        x, y, clients=6, partition="iid", beta=1.0, concepts=2, steps=3, drift="sudden", seed=1
+    )
+    run = hcfl.run("ifca", federation, clusters=2, rounds_per_step=2, out=tmp_path / "run")
+    with opened(browser, run.report(), width, theme) as shown:
+        drawn = figures(shown)
+        assert drawn["timeline"] > 0
+        for name in ("lineage", "timeline"):
+            words = shown.locator(f"[data-figure={name}] svg text").all_text_contents()
+            assert any(word.startswith("step") for word in words), words
+        said = {
+            key: shown.locator(f"[data-table=time] data[data-key={key}]").get_attribute("value")
+            for key in ("prequential_mean", "delay_mean", "false_moves", "ari_mean")
+        }
+        known = {key: run.summary[key] for key in said}
+        assert said == {key: "" if value is None else said[key] for key, value in known.items()}
+        assert all(float(said[key]) == value for key, value in known.items() if value is not None)
+        marks = shown.locator("[data-figure=timeline] svg line.turn").count()
+        assert marks == run.summary["concept_changes"] == 3
+        assert shown.locator("[data-table=turns] tr").count() > 1
+        shown.locator("[data-figure=timeline] svg").hover(position={"x": 200, "y": 40})
+        assert shown.locator("#tip").inner_text().startswith("Client 1, round")
+        assert shown.evaluate("document.documentElement.scrollWidth") == width
+
+
 def test_several_runs_are_compared_and_each_can_be_chosen(browser, runs, tmp_path):
     methods = ["hcfl+(fedrc)", "stocfl", "fedavg"]
     out = page.write([runs / method for method in methods], tmp_path / "report.html")

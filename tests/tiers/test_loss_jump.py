@@ -41,6 +41,7 @@ def test_a_jump_founds_a_cluster_and_other_clients_join_the_lowest_loss():
     found = decided([[0.2, 5.0], [5.0, 0.3], [5.0, 0.2], [5.0, 4.0]], [0, 0, 1, 1])
     assert [(move.client, move.to) for move in found.moves] == [(1, 1)]
     assert [(split.parent, split.first, split.second) for split in found.splits] == [(1, (2,), (3,))]
+    assert found.splits[0].maximum == pytest.approx(3.9)  # from 0.1 to 4.0, its lowest
     assert found.merges == ()
 
 

@@ -30,14 +30,20 @@ def is_right(members: NDArray[np.int64], concepts: NDArray[np.int64]) -> NDArray
     >>> is_right(np.array([0, 0, 0, 1]), np.array([5, 5, 6, 6])).tolist()
     [True, True, False, True]
     """
-    together = members[:, None] == members
-    alike = together & (concepts[:, None] == concepts)
-    right: NDArray[np.bool_] = (2 * alike.sum(axis=1) > together.sum(axis=1)) & (members != NO_CLUSTER)
+    together, alike = _how_many(members), _how_many(np.stack([members, concepts], axis=1))
+    right: NDArray[np.bool_] = (2 * alike > together) & (members != NO_CLUSTER)
     return right
 
 
-def _table(rows: Sequence[Row], key: str) -> NDArray[np.int64]:
-    """Return a list of every round as (rounds, clients)."""
+def _how_many(values: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Return for each row how many rows are equal to it, (rows,)."""
+    _, place, counts = np.unique(values, axis=0, return_inverse=True, return_counts=True)
+    found: NDArray[np.int64] = counts[place.reshape(-1)]
+    return found
+
+
+def table(rows: Sequence[Row], key: str) -> NDArray[np.int64]:
+    """Return a list of every round as (rounds, clients); −1 where there is nothing."""
     return np.array([[NO_CLUSTER if one is None else one for one in row[key]] for row in rows])
 
 
@@ -45,7 +51,7 @@ def turns(rows: Sequence[Row]) -> list[Turn]:
     """Return every change of a client's concept, with the delay until its cluster followed."""
     if not has_truth(rows):
         return []
-    members, concepts = _table(rows, "client_clusters"), _table(rows, "client_concepts")
+    members, concepts = table(rows, "client_clusters"), table(rows, "client_concepts")
     right = np.stack([is_right(now, true) for now, true in zip(members, concepts, strict=True)])
     found = []
     for client in range(members.shape[1]):
@@ -66,12 +72,28 @@ def false_moves(rows: Sequence[Row]) -> float | None:
 
     The mean over steps from the second one on; None where there is no such step.
     """
+    moved, stayed = _from_step_to_step(rows)
+    return float((moved & stayed).sum() / stayed.sum()) if stayed.any() else None
+
+
+def false_movers(rows: Sequence[Row]) -> list[tuple[int, int]]:
+    """Return (step, client) for each client that `false_moves` counts as moved; steps are counted from 1."""
+    moved, stayed = _from_step_to_step(rows)
+    ends = last_of_steps(rows)[1:]
+    return [(int(ends[step]["step"]), client) for step, client in np.argwhere(moved & stayed).tolist()]
+
+
+def _from_step_to_step(rows: Sequence[Row]) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
+    """Return which clients end a step in another cluster than the step before, and which have the same concept.
+
+    Both (steps − 1, clients); empty where no concept is known.
+    """
     ends = last_of_steps(rows) if has_truth(rows) else []
     if len(ends) < 2:
-        return None
-    moved = np.diff(_table(ends, "client_clusters"), axis=0) != 0
-    stayed = np.diff(_table(ends, "client_concepts"), axis=0) == 0
-    return float((moved & stayed).sum() / stayed.sum()) if stayed.any() else None
+        return np.zeros((0, 0), dtype=bool), np.zeros((0, 0), dtype=bool)
+    moved = np.diff(table(ends, "client_clusters"), axis=0) != 0
+    stayed = np.diff(table(ends, "client_concepts"), axis=0) == 0
+    return moved, stayed
 
 
 def has_truth(rows: Sequence[Row]) -> bool:

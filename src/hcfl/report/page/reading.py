@@ -11,6 +11,7 @@ from hcfl.core.record import CURVES, Row
 from hcfl.data.readers.paths import is_file
 from hcfl.errors import InputError
 from hcfl.report.page import matrices
+from hcfl.report.page.timeline import timeline
 from hcfl.runs import folder as run_folder
 from hcfl.runs.csv_cells import plain
 from hcfl.runs.json_files import read_object
@@ -23,6 +24,7 @@ RULES = {
     "gap": ("hcfl+", "split-and-remove"),
     "norms": ("cfl", "hcfl-prime", "split-when-stationary"),
     "coherence": ("icfl", "split-by-spectrum"),
+    "jump": ("feddrift", "loss-jump"),
     "cut": ("fl+hc", "pacfl", "hierarchical-once"),
 }
 """What `max_distance` and `threshold` of a split mean, by how the method's or the adaptation's name begins.
@@ -131,6 +133,7 @@ def _as_data(folder: Folder, label: str, most_distances: int) -> Row:
         "down": _by_part(metrics, "bytes_down_by_part"),
         "phases": _by_part(metrics, "seconds_by_phase"),
         "events": [_event(row) for row in folder.events],
+        "time": timeline(metrics),
         "rule": rule_of(folder.config),
         "splits": matrices.splits(folder.splits, most_distances),
         "clients": _clients(folder.clients),

@@ -17,7 +17,20 @@ from hcfl.runs import folder as run_folder
 from hcfl.runs.links import check_target
 from hcfl.studies.comparison import Point
 
-FIGURES = ("basics", "plot", "theme", "curves", "frontier", "lineage", "heat", "maps", "cost", "tables", "detail")
+FIGURES = (
+    "basics",
+    "plot",
+    "theme",
+    "curves",
+    "frontier",
+    "lineage",
+    "timeline",
+    "heat",
+    "maps",
+    "cost",
+    "tables",
+    "detail",
+)
 """The scripts of the figures, each after those that it uses; `hcfl watch` has them, too."""
 
 SCRIPTS = (*FIGURES, "main")

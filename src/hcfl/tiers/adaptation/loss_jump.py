@@ -44,20 +44,22 @@ class LossJump:
         last[ids] = own
         memory = {"losses": last, "step": torch.tensor([float(participants.step)])}
         if known < 0:
-            return Decision(splits=self._founded(participants, torch.ones(len(ids), dtype=torch.bool)), memory=memory)
+            everyone = torch.ones(len(ids), dtype=torch.bool)
+            return Decision(splits=self._founded(participants, everyone, torch.zeros(len(ids))), memory=memory)
         if participants.step == known:
             return Decision(memory=memory)
         lowest, best = losses.min(dim=1)
-        jumped = lowest > before[ids] + self.delta  # false for a client of which nothing is known
+        rise = lowest - before[ids]
+        jumped = rise > self.delta  # false for a client of which nothing is known
         stay = torch.where(jumped, participants.members, best)
         return Decision(
-            splits=self._founded(participants, jumped),
+            splits=self._founded(participants, jumped, rise),
             moves=moves(participants, best, ~jumped),
             merges=tuple(self._merges(losses[~jumped], stay[~jumped])),
             memory=memory,
         )
 
-    def _founded(self, participants: Participants, alone: Tensor) -> tuple[SplitDecision, ...]:
+    def _founded(self, participants: Participants, alone: Tensor, rise: Tensor) -> tuple[SplitDecision, ...]:
         """Give each of some clients a cluster of its own; of a cluster that all participants leave, one keeps it."""
         found = []
         for cluster in sorted(set(participants.members.tolist())):
@@ -66,7 +68,9 @@ class LossJump:
             leaving = leaving[1:] if len(leaving) == len(inside) else leaving
             staying = tuple(participants.clients[row] for row in inside if row not in leaving)
             found += [
-                SplitDecision(cluster, staying, (participants.clients[row],), "one-hot", 0.0, 0.0, self.delta)
+                SplitDecision(
+                    cluster, staying, (participants.clients[row],), "one-hot", *[float(rise[row])] * 2, self.delta
+                )
                 for row in leaving
             ]
         return tuple(found)

@@ -7,6 +7,7 @@ const section = (id, title, note, ...children) =>
 
 // A cluster's colour is that of the concept which most of its clients have; clusters that were removed, and clusters without a known concept, have a colour of their own.
 function clusterPaint(run) {
+  if (run.time) return paintOverTime(run);
   const truth = truthOf(run);
   const { clients } = run;
   const paints = new Map(
@@ -23,6 +24,13 @@ function clusterPaint(run) {
     }),
   );
   return (id) => (clients ? paints.get(id) || "var(--none)" : "var(--c0)");
+}
+
+// Where clients change, each cluster has a colour of its own, in the order in which they came.
+function paintOverTime(run) {
+  const ids = [...new Set(run.sizes.flatMap(Object.keys))].sort((a, b) => a - b);
+  const place = new Map(ids.map((id, at) => [id, at]));
+  return (id) => (place.has(id) ? colour(place.get(id)) : "var(--none)");
 }
 
 function splitCards(run) {
@@ -74,9 +82,10 @@ function detail(run) {
           "Lineage of the clusters",
           null,
           lineageChart(run, clusterPaint(run)),
-          truthOf(run) && truthLegend(truthOf(run)),
+          !run.time && truthOf(run) ? truthLegend(truthOf(run)) : null,
         ),
         more,
+        ...timeCards(run),
       ),
     ),
     section(

@@ -6,6 +6,10 @@ function reason(event, rule) {
     value === null || value === undefined ? null : decimal(value),
   );
   if (most === null) return "";
+  if (rule === "jump") {
+    if (event.event === "merge") return `models serve each other's clients: excess loss ${most} < δ = ${threshold}`;
+    return event.max_distance > 0 ? `loss rose by ${most} > δ = ${threshold}` : "clients begin alone";
+  }
   if (event.event === "merge") return `${["contradiction", "evidence"].includes(rule) ? rule : "1 − cos ="} ${most} < ${threshold}`;
   const words = {
     evidence: () => `evidence ${most} ≥ ${threshold}`,
@@ -96,6 +100,11 @@ function lineageChart(run, paintOf) {
   // What merged has the colour of where it ended.
   const ends = (id) => (lanes.get(id).into === null ? id : ends(lanes.get(id).into));
   const paint = (id) => paintOf(ends(String(id)));
+  const moves = run.time ? migrations(run).filter((one) => at.has(one.from) && at.has(one.to)) : [];
+  const between = (one, y) => {
+    const ends = [at.get(one.from), at.get(one.to)];
+    return y >= Math.min(...ends) - 0.1 && y <= Math.max(...ends) + 0.1;
+  };
   const few = run.events.filter((event) => event.event === "split").length <= 14;
   plot(host, {
     label: "Clusters through the rounds: splits, merges and removals",
@@ -104,9 +113,10 @@ function lineageChart(run, paintOf) {
     x: [0, last + 0.5],
     y: [-0.5, order.length - 0.5],
     height: Math.max(90, tall),
-    margin: { left: 34, right: 74, top: 8 },
+    margin: { left: 34, right: 74, top: run.time ? 20 : 8 },
     draw(scene) {
       axes(scene, { xLabel: "round", onlyX: true });
+      if (run.time) stepLines(scene, run.time, 1);
       const high = Math.min(44, scene.y(1) - scene.y(0));
       const thick = (size) => Math.max(Math.min(2, high), high * 0.82 * Math.sqrt(size / most));
       const visible = (y) => y >= 0 && y <= scene.height;
@@ -152,6 +162,14 @@ function lineageChart(run, paintOf) {
           );
         }
       }
+      for (const one of moves) {
+        const [x, y1, y2] = [scene.x(one.round), scene.y(at.get(one.from)), scene.y(at.get(one.to))];
+        const tip = y1 < y2 ? -1 : 1;
+        const wide = Math.min(7, 1 + Math.sqrt(one.clients.length));
+        scene.inside.append(
+          shape("path", { d: `M${x} ${y1}V${y2}M${x - 4} ${y2 + 6 * tip}L${x} ${y2}L${x + 4} ${y2 + 6 * tip}`, class: "moved", "stroke-width": wide }),
+        );
+      }
       for (const event of run.events) {
         const [from, to] = [at.get(String(event.cluster)), at.get(String(event.new_cluster))];
         if (!["split", "merge"].includes(event.event) || from === undefined || to === undefined) continue;
@@ -174,7 +192,7 @@ function lineageChart(run, paintOf) {
               style: "fill:var(--card);stroke:var(--ink);stroke-width:1.5",
             }),
           );
-        if (few && high >= 20 && event.event === "split" && event.max_distance !== null) {
+        if (few && high >= 20 && event.event === "split" && event.max_distance) {
           const gap = run.rule === "gap" ? event.max_distance - event.mean_distance : event.max_distance;
           const sign = ["gap", "contradiction", "evidence"].includes(run.rule) ? "≥" : ">";
           const words = event.threshold ? `${decimal(gap)} ${sign} ${decimal(event.threshold)}` : decimal(gap);
@@ -190,6 +208,15 @@ function lineageChart(run, paintOf) {
       }
     },
     hover(x, y, scene, now) {
+      const moved = moves.filter((one) => Math.abs(scene.x(one.round) - now.px) < 7 && between(one, y));
+      if (moved.length)
+        return tipContent(
+          `Round ${moved[0].round}`,
+          moved.flatMap((one) => [
+            [null, `${plural(one.clients.length, "client")} moved from ${one.from} to ${one.to}`],
+            ...one.clients.slice(0, 8).map((client) => [null, `${clientName(run, client)}: ${whyMoved(run.time, client, one.round) || "moved"}`]),
+          ]),
+        );
       const near = run.events
         .filter((event) => ["split", "merge", "removal"].includes(event.event))
         .map((event) => {

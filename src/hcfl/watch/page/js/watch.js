@@ -178,9 +178,10 @@ function lineageSection(run) {
       "Lineage of the clusters",
       "A lane is a cluster, as thick as the number of its clients. At the right: its id and its clients.",
       many ? missing("lineage", "There are too many clusters to draw.") : lineageChart(changes, clusterPaint(run)),
-      truthOf(run) && truthLegend(truthOf(run)),
+      !run.time && truthOf(run) ? truthLegend(truthOf(run)) : null,
     ),
     more,
+    ...timeCards(run),
   );
 }
 
@@ -213,7 +214,7 @@ function runPage(id) {
         livePart(CURVES, only((data) => element("div", { class: "grid" }, card("w6", "Clusters", null, clustersChart([data])), points(data, "ari").length ? card("w6", "Agreement with the truth", null, qualityChart([data])) : null))),
       ],
     ],
-    lineage: ["Lineage", [livePart(["sizes", "curves", "events", "clients", "rule"], only(lineageSection))]],
+    lineage: ["Lineage", [livePart(["sizes", "curves", "events", "clients", "rule", "time", "summary"], only(lineageSection))]],
     members: ["Who belongs where", [livePart(["clients", "classes"], only(membersSection))]],
     splits: ["Splits", [livePart(["splits", "clients"], only(splitCards))]],
     cost: [
