@@ -1,8 +1,9 @@
 """Clients that change: methods on staggered, recurring and no drift (digits), and on SEA with four concepts.
 
     python experiments/drift.py --seeds 3 --out runs/drift
+    python experiments/drift.py --seeds 1 --only cifar10-staggered cifar10-recurring   # on a GPU
 
-Every run is a folder below `--out`; runs that ended are not played again. The table is written to
+Every run is a folder below `--out`; runs that ended are not played again. The tables of digits and SEA are written to
 `experiments/results/drift.md`. `oracle` is told each client's concept in every round, and has a model for each.
 """
 
@@ -10,7 +11,7 @@ import argparse
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from statistics import mean
+from statistics import mean, stdev
 from typing import Any, ClassVar
 
 import numpy as np
@@ -25,7 +26,7 @@ from hcfl.core.setting import Engine, RoundTask
 from hcfl.core.state import ClientState, Update
 from hcfl.data import Federation
 from hcfl.launch import execute
-from hcfl.methods import METHODS, Method
+from hcfl.methods import Method
 from hcfl.runs import folder as run_folder
 from hcfl.runs.json_files import read_object
 from hcfl.runs.prepare import prepare
@@ -38,16 +39,61 @@ PICTURE = Path(__file__).parents[1] / "docs" / "images" / "drift.png"
 
 RESULTS = Path(__file__).parent / "results" / "drift.md"
 
+REPORT_PICTURE = PICTURE.with_name("drift-report.png")
+
 DIGITS = {"data": "digits", "clients": 9, "steps": 6, "rounds_per_step": 5, "val_share": 0.25}
 
+CIFAR10 = {
+    "data": "cifar10",
+    "clients": 30,
+    "partition": "iid",
+    "beta": 0.9,
+    "concepts": 3,
+    "steps": 6,
+    "rounds_per_step": 10,
+    "val_share": 0.2,
+    "model": "cnn",
+    "epochs": 2,
+    "device": "cuda",
+    "precision": "tf32",
+    "evaluate_every": 5,
+}
+
+SCENARIOS: dict[str, dict[str, Any]] = {
+    **{kind: {**DIGITS, "drift": kind} for kind in ("staggered", "recurring", "none")},
+    "sea": {"rounds_per_step": 5},
+    **{f"cifar10-{kind}": {**CIFAR10, "drift": kind} for kind in ("staggered", "recurring")},
+}
+"""Settings of the federations; SEA is drawn by `sea`."""
+
 METHOD_SETTINGS: dict[str, tuple[str, dict[str, Any]]] = {
-    "fedavg": ("fedavg", {}),
-    "ifca": ("ifca", {}),
-    "feddrift": ("feddrift", {}),
-    "hcfl++": ("hcfl++", {}),
+    **{
+        name: (name, {})
+        for name in (
+            "fedavg",
+            "ifca",
+            "fesem",
+            "fedem",
+            "fedrc",
+            "fedsoft",
+            "wecfl",
+            "clove",
+            "cfl-gp",
+            "auxo",
+            "feddrift",
+            "feddaa",
+            "hcfl+(fedem)",
+            "hcfl+(fedrc)",
+            "hcfl++",
+        )
+    },
     "hcfl++, follows = false": ("hcfl++", {"follows": False}),
 }
-"""What is compared: a name for the table, the method and its settings."""
+"""What is compared, all methods whose clients can change their cluster again and again, and FedAvg: a name for the
+table, the method and its settings."""
+
+BEST = ("fedavg", "ifca", "feddrift", "hcfl++")
+"""What is played on SEA and on CIFAR-10."""
 
 
 @dataclass(frozen=True)
@@ -132,17 +178,20 @@ COLUMNS = {
 }
 """Columns of the table: the summary's key, a factor, and digits."""
 
+SPREAD = ("prequential_mean", "val_step_mean")
+"""Columns with a standard deviation over seeds."""
+
 
 def table(found: dict[str, list[Row]]) -> list[str]:
-    """Return a table of the mean over seeds, a row for each method."""
+    """Return a table of the mean ± standard deviation over seeds, a row for each method."""
     lines = [f"| method | {' | '.join(COLUMNS)} |", "|---" * (len(COLUMNS) + 1) + "|"]
     base = mean(row["bytes_up"] + row["bytes_down"] for row in found["fedavg"])
     for name, rows in found.items():
         cells = []
         for key, factor, digits in COLUMNS.values():
-            values = [_value(row, key, base) for row in rows]
-            known = [value for value in values if value is not None]
-            cells.append(f"{factor * mean(known):.{digits}f}" if known else "–")
+            values = [factor * value for row in rows if (value := _value(row, key, base)) is not None]
+            spread = f" ± {stdev(values):.{digits}f}" if key in SPREAD and len(values) > 1 else ""
+            cells.append(f"{mean(values):.{digits}f}{spread}" if values else "–")
         lines.append(f"| {name} | {' | '.join(cells)} |")
     return lines
 
@@ -176,28 +225,52 @@ def picture(run: Path, out: Path) -> None:
     plt.close(figure)
 
 
+def report_picture(run: Path, out: Path) -> None:
+    """Take a picture of the lineage in the report of a run; needs playwright and Chromium."""
+    import shutil
+
+    from playwright.sync_api import sync_playwright
+
+    from hcfl.report import page
+
+    with sync_playwright() as driver:
+        browser = driver.chromium.launch(executable_path=shutil.which("chromium"), args=["--no-sandbox"])
+        shown = browser.new_page(viewport={"width": 1240, "height": 900})
+        shown.goto(page.write([run]).resolve().as_uri())
+        shown.wait_for_selector("html[data-ready]")
+        shown.add_style_tag(content="nav { display: none }")
+        shown.locator("#lineage").screenshot(path=out)
+        browser.close()
+
+
 def main(arguments: Sequence[str] | None = None) -> None:
     """Play all runs and write the tables."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--out", type=Path, default=Path("runs/drift"))
-    parser.add_argument("--only", nargs="*", default=["staggered", "recurring", "none", "sea"])
+    parser.add_argument("--only", nargs="*", choices=SCENARIOS, default=["staggered", "recurring", "none", "sea"])
+    parser.add_argument("--methods", nargs="*", help="default: all that can follow; on SEA and CIFAR-10 the best")
+    parser.add_argument("--pictures", action="store_true", help="draw those of docs/drift.md; needs Chromium")
     chosen = parser.parse_args(arguments)
-    names = [name for name in METHOD_SETTINGS if METHOD_SETTINGS[name][0] in METHODS]
     lines = []
     for scenario in chosen.only:
         found: dict[str, list[Row]] = {}
-        for name in [*names, "oracle"]:
+        digits = scenario in ("staggered", "recurring", "none")
+        names = chosen.methods or [
+            *(METHOD_SETTINGS if digits else BEST),
+            *(["oracle"] if "cifar10" not in scenario else []),
+        ]
+        for name in names:
             for seed in range(chosen.seeds):
                 federation = sea(seed) if scenario == "sea" else None
-                settings: dict[str, Any] = {"rounds_per_step": 5} if federation else {**DIGITS, "drift": scenario}
                 out = chosen.out / scenario / f"{name}-{seed}"
-                found.setdefault(name, []).append(played(name, out, seed, federation, settings))
+                found.setdefault(name, []).append(played(name, out, seed, federation, SCENARIOS[scenario]))
         lines += [f"## {scenario}", "", *table(found), ""]
         print("\n".join(lines[-len(found) - 5 :]), flush=True)
-    if "staggered" in chosen.only:
+    if chosen.pictures:
         picture(chosen.out / "staggered" / "hcfl++-0", PICTURE)
-    if not arguments:
+        report_picture(chosen.out / "staggered" / "hcfl++-0", REPORT_PICTURE)
+    if not arguments and not chosen.methods and "cifar10" not in "".join(chosen.only):
         RESULTS.write_text("\n".join(lines).rstrip() + "\n", encoding="utf-8")
 
 

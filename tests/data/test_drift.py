@@ -1,6 +1,7 @@
 """Steps of time: who gets which samples when, with which concept and corruption."""
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 
@@ -126,6 +127,12 @@ def test_a_table_is_cut_into_steps_by_its_time(tmp_path):
     assert [sum(map(len, (*step.train, *step.val))) for step in found.timeline] == [20, 20, 20]
     first = found.timeline[0]
     assert torch.cat([*first.train, *first.val]).max() < 20
+
+
+def test_as_many_times_as_steps_are_the_steps():
+    frame = pd.DataFrame({"a": range(60), "when": [5] * 40 + [7] * 15 + [9] * 5, "y": [0, 1] * 30})
+    found = Federation.from_frame(frame.assign(where="here"), label="y", client="where", time="when", steps=3)
+    assert [sum(map(len, (*step.train, *step.val))) for step in found.timeline] == [40, 15, 5]
 
 
 def test_a_schedule_from_a_file(tmp_path):

@@ -46,6 +46,8 @@ def test_soft_clients_train_all_clusters_and_each_model_counts_in_its_own():
     assert plan.received
     assert_close(plan.gamma, GAMMA)
     assert ClusterModels().mass(WEIGHTS.client, hard=False).tolist() == [torch.eye(2).tolist()]
+    by_weight = ClusterModels(by_weight=True).mass(WEIGHTS.client, hard=False)
+    assert by_weight.tolist() == [torch.diag(WEIGHTS.client[0]).tolist()]
 
 
 def test_hard_clients_train_their_own_and_it_counts_where_they_are_afterwards():

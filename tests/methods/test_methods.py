@@ -15,6 +15,7 @@ from hcfl.tiers import (
     DensityOnce,
     FeatureNormDistance,
     Fixed,
+    ForgettingEM,
     FuzzyCMeans,
     GrowingCohorts,
     HardByLoss,
@@ -28,6 +29,7 @@ from hcfl.tiers import (
     ParameterDistance,
     PrincipalAngles,
     PrototypeDistance,
+    RealDriftGroups,
     SampleWiseEM,
     Single,
     SoftCounts,
@@ -84,6 +86,7 @@ TABLE = {
     "wecfl": (Conditional(), Assigned(), WeightedKMeans(3), None, "full", 1),
     "fedgroup": (Conditional(), Assigned(), DecomposedCosineGroups(3), None, "full", 1),
     "feddrift": (Conditional(), AssignedAmongAll(), LossJump(1.5), None, "full", 1),
+    "feddaa": (Conditional(), Assigned(), RealDriftGroups(3, 9), None, "split", 1),
     "clove": (Conditional(), AssignedAmongAll(), LossVectorGroups("k-means"), None, "full", 3),
     "flux": (Conditional(), Assigned(), DensityOnce(3, 1.5), None, "full", 1),
     "fedgwc": (Conditional(), Assigned(), SplitByInteractions(1e-3, 4.0, 5), None, "full", 1),
@@ -107,6 +110,13 @@ def test_settings_reach_the_tiers():
     assert method.weighting == SampleWiseEM(0.7)
     assert method.clusters == 2
     assert build("hcfl+(fedrc)", rho=None) == build("hcfl+(fedrc)")
+
+
+def test_hcfl_plus_plus_follows_clients_by_its_tiers():
+    method = build("hcfl++", follows=True, false_alarms=0.05)
+    assert method.weighting == ForgettingEM(0.4, false_alarms=0.05)
+    assert method.adaptation == SplitOnContradiction(0.4, remembers=True)
+    assert method.local == ClusterModels(by_weight=True)
 
 
 def test_the_switches_of_public_code_reach_the_tiers():

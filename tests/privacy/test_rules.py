@@ -1,5 +1,6 @@
 """Which methods can be private, and why the others cannot; every refusal is one sentence."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -7,6 +8,7 @@ import pytest
 from hcfl.config import Config, from_flat
 from hcfl.errors import InputError
 from hcfl.methods import METHODS, build
+from hcfl.methods.local_models import ClusterModels
 from hcfl.privacy.rules import OPTIONS, mass_is_public, refusal, settled, table
 from hcfl.runs.prepare import method_of, prepare
 
@@ -24,6 +26,7 @@ REASONS = {
     "pacfl": "by their signatures",
     "clove": "by their losses",
     "feddrift": "by their losses",
+    "feddaa": "by their prototypes",
     "flux": "by their descriptors",
     "fedgwc": "by their training losses",
     "cfl-gp": "by their updates of one model",
@@ -156,6 +159,7 @@ def test_what_was_chosen_is_recorded():
 def test_a_client_s_cluster_says_something_of_its_data_only_where_it_chooses():
     public = {name for name in PRIVATE if mass_is_public(build(name))}
     assert public == {"fedavg", "fedem", "fedgmm", "fedrc"}
+    assert not mass_is_public(replace(build("fedem"), local=ClusterModels(by_weight=True)))
 
 
 def test_the_page_has_the_table():

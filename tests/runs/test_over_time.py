@@ -1,5 +1,7 @@
 """Runs whose clients change: what is measured when, resuming, and how well clusters follow."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -7,6 +9,7 @@ from hcfl.config import from_flat
 from hcfl.core import rounds
 from hcfl.errors import InputError
 from hcfl.launch import execute, resume
+from hcfl.methods.local_models import ClusterModels
 from hcfl.runs.over_time import Turn, false_moves, is_right, summary_over_time, turns
 from hcfl.runs.prepare import prepare
 from hcfl.tiers import SampleWiseEM
@@ -83,9 +86,11 @@ def test_a_run_stopped_within_and_between_steps_goes_on_as_if_it_had_not_been(dr
     assert_same_end(path, drifting.path)
 
 
-def test_engines_agree_over_time(tmp_path):
+@pytest.mark.parametrize("method", ["hcfl++", "feddrift", "feddaa"])
+def test_engines_agree_over_time(tmp_path, method):
+    settings = {**DRIFTING, "method": method, "participation": 0.7}
     one, two = (
-        execute(prepare(from_flat(**DRIFTING, engine=engine, participation=0.7)), tmp_path / engine)
+        execute(prepare(from_flat(**settings, engine=engine)), tmp_path / engine)
         for engine in ("sequential", "batched")
     )
     for mine, theirs in zip(one.rows, two.rows, strict=True):
@@ -108,7 +113,9 @@ def test_hcfl_plus_plus_follows_clients_where_there_are_steps_and_only_there(tmp
     assert prepare(from_flat(**settings)).config.method.follows is False
     assert isinstance(prepare(from_flat(**settings)).setting.method.weighting, SampleWiseEM)
     for follows in (False, True):
-        execute(prepare(from_flat(**settings, rounds=2, follows=follows)), tmp_path / str(follows))
+        prepared = prepare(from_flat(**settings, rounds=2, follows=follows))
+        method = replace(prepared.setting.method, local=ClusterModels(by_weight=True))
+        execute(replace(prepared, setting=replace(prepared.setting, method=method)), tmp_path / str(follows))
     assert without_seconds(tmp_path / "True") == without_seconds(tmp_path / "False")
 
 

@@ -294,13 +294,17 @@ class MethodConfig(Section):
     )
     gaussians: int | None = Field(None, ge=1, description="FedGMM: number of Gaussians on the inputs")
     threshold: float | None = Field(None, gt=0, description="FL+HC, PACFL: distance at which the clustering is cut")
-    after: int | None = Field(None, ge=1, description="FL+HC, FLUX: the round after which clients are grouped")
+    after: int | None = Field(None, ge=1, description="FL+HC, FLUX, FedDAA: the round after which clients are grouped")
     directions: int | None = Field(None, ge=1, description="PACFL: singular vectors of each client's data")
     clustering: Literal["k-means", "agglomerative"] | None = Field(
         None, description="CLoVE: how vectors of losses are grouped"
     )
     reach: float | None = Field(None, gt=0, description="FLUX: how near is near, in bends of the nearest distances")
-    most: int | None = Field(None, ge=2, description="FedGWC: the most groups that a cluster splits into at once")
+    most: int | None = Field(
+        None,
+        ge=2,
+        description="FedGWC: the most groups that a cluster splits into at once; FedDAA: the most groups of clients",
+    )
     gain: float | None = Field(None, gt=0, lt=2, description="Auxo: split when two sides differ by it, in 1 − cos")
     smallest: int | None = Field(None, ge=1, description="Auxo: the fewest known clients of each side of a split")
     zero_empty: bool | None = Field(None, description="IFCA, FeSEM: zero a cluster without clients, a public bug")

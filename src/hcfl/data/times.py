@@ -61,13 +61,18 @@ def mixed(shares: NDArray[np.float64], samples: int) -> Rows:
 
 
 def by_time(samples: Samples, config: DataConfig, parts: list[Rows]) -> Times:
-    """Cut the clients' samples into steps with equally many samples, by the time at which they were taken."""
+    """Cut the clients' samples into steps with equally many samples, by the time at which they were taken.
+
+    Where there are as many different times as steps, each time is a step.
+    """
     if samples.time is None:
         raise InputError(f"data.steps = {config.steps}: needs data.time, the column that says when a row was taken")
     if config.drift != "none":
         raise InputError(f"data.drift = {config.drift}: {samples.name} is a natural federation, as it is")
     everything = samples.time[np.concatenate(parts)]
-    edges = np.quantile(everything, np.arange(1, config.steps) / config.steps)
+    times = np.unique(everything)
+    cuts = np.arange(1, config.steps)
+    edges = times[1:] if len(times) == config.steps else np.quantile(everything, cuts / config.steps)
     step = np.searchsorted(edges, samples.time, side="right")
     dealt = tuple(tuple(part[step[part] == now] for part in parts) for now in range(config.steps))
     if empty := [now + 1 for now, held in enumerate(dealt) if not sum(map(len, held))]:

@@ -51,6 +51,7 @@ CHOICES: dict[str, tuple[type, ...]] = {
         tiers.WeightedKMeans,
         tiers.LossVectorGroups,
         tiers.LossJump,
+        tiers.RealDriftGroups,
         tiers.DensityOnce,
         tiers.SplitByInteractions,
         tiers.SpectralPartition,

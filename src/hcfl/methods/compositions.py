@@ -40,6 +40,7 @@ PART["distance"] = {
 PART["local"] = {
     "cluster-models": ClusterModels(),
     "cluster-models(towards=global)": ClusterModels(0.5, "global"),
+    "cluster-models(by_weight=true)": ClusterModels(by_weight=True),
     "own-model": OwnModel(),
     "own-model(kept=false)": OwnModel(kept=False),
     "own-head": OwnHead(),

@@ -83,11 +83,14 @@ class ClusterModels:
     """The clusters' models: with soft weights all, each weighted by its γ; with hard ones, the client's own cluster's.
 
     The proximal term's anchor is the model that was received (FedSoft's variants of HCFL+), or the mean of all
-    participants' models of the last round (StoCFL).
+    participants' models of the last round (StoCFL). Soft weights weigh samples, and all participants' models of a
+    cluster count alike in its average, as in the paper: a cluster that has a third of the clients learns a third as
+    fast as it would alone. With `by_weight`, a model counts by its client's weight on the cluster, too.
     """
 
     proximal: float = 0.0
     towards: Literal["received", "global"] = "received"
+    by_weight: bool = False
     trains_cluster_models: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
@@ -121,7 +124,7 @@ class ClusterModels:
         clients, clusters = weights.shape
         if hard:
             return one_hot(weights.argmax(dim=1, keepdim=True), clusters)
-        return torch.eye(clusters).expand(clients, clusters, clusters)
+        return torch.diag_embed(weights) if self.by_weight else torch.eye(clusters).expand(clients, clusters, clusters)
 
 
 @dataclass(frozen=True)

@@ -31,6 +31,7 @@ from hcfl.tiers import (
     ParameterDistance,
     PrincipalAngles,
     PrototypeDistance,
+    RealDriftGroups,
     SampleWiseEM,
     Single,
     SoftCounts,
@@ -122,12 +123,13 @@ def hcfl_plus_plus(
 ) -> Method:
     """HCFL+ (FedRC) that splits where two groups contradict each other: our own, not the paper's.
 
-    With `follows`, clients may change: weights forget, a test of each client's losses reopens them, and clusters that a
-    concept has left are remembered.
+    With `follows`, clients may change: weights forget, a test of each client's losses reopens them, clusters that a
+    concept has left are remembered, and small clusters learn as fast as large ones.
     """
     adaptation, distance = SplitOnContradiction(rho, remembers=follows), ConflictDistance()
     weighting = ForgettingEM(mu, false_alarms=false_alarms) if follows else SampleWiseEM(mu)
-    return Method(Correlation(), weighting, adaptation, distance, "split", clusters, name="hcfl++")
+    local = ClusterModels(by_weight=follows)
+    return Method(Correlation(), weighting, adaptation, distance, "split", clusters, local, name="hcfl++")
 
 
 def hcfl_plus_fedsoft(
@@ -198,6 +200,11 @@ def feddrift(jump: float = 1.5) -> Method:
     return Method(Conditional(), AssignedAmongAll(), LossJump(jump), None, "full", 1, name="feddrift")
 
 
+def feddaa(after: int = 3, most: int = 9) -> Method:
+    """Group clients by class prototypes; real drift moves a client, virtual drift does not (Peng & Tang, 2025)."""
+    return Method(Conditional(), Assigned(), RealDriftGroups(after, most), None, "split", 1, name="feddaa")
+
+
 def flux(after: int = 3, reach: float = 1.5) -> Method:
     """Group clients once, by density of descriptors of P(x) and P(y|x) (Fenoglio et al., 2025)."""
     return Method(Conditional(), Assigned(), DensityOnce(after, reach), None, "full", 1, name="flux")
@@ -253,6 +260,7 @@ METHODS: dict[str, Callable[..., Method]] = {
     "fedgroup": fedgroup,
     "pacfl": pacfl,
     "feddrift": feddrift,
+    "feddaa": feddaa,
     "clove": clove,
     "flux": flux,
     "fedgwc": fedgwc,

@@ -128,7 +128,8 @@ def _refused_comparison(method: Method, mode: Mode, on_flower: bool) -> str | No
 def mass_is_public(method: Method) -> bool:
     """Whether all clients count alike in every cluster: then a client's mass tells nothing of its data."""
     everywhere = not method.weighting.hard or method.traits.weighting.one_cluster
-    return everywhere and method.traits.local.trains_cluster_models
+    alike = method.traits.weighting.one_cluster or not method.traits.local.by_weight
+    return everywhere and alike and method.traits.local.trains_cluster_models
 
 
 def scaled_shares(method: Method, parts: Parts, clip: float) -> dict[str, Tensor]:

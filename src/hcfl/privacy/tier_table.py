@@ -44,6 +44,7 @@ SENT: dict[str, dict[str, str]] = {
         "weighted-k-means": "its own trained parameters",
         "loss-vector-groups": "its mean loss on every cluster's model",
         "loss-jump": "its mean loss on every cluster's model",
+        "real-drift-groups": "class prototypes with their counts",
         "density-once": "means and standard deviations of its features, of all samples and of each class, once",
         "split-by-interactions": "the mean loss of each epoch of its training",
         "spectral-partition": "its update of one cluster's model, the same for all clients, every few rounds",
@@ -64,6 +65,7 @@ SENT: dict[str, dict[str, str]] = {
     "local": {
         "cluster-models": "changes of the clusters' models",
         "cluster-models(towards=global)": "changes of its cluster's model",
+        "cluster-models(by_weight=true)": "changes of the clusters' models, and its weights on them",
         "own-model": "one model of its own",
         "own-model(kept=false)": "one model of its own",
         "own-head": "one model of its own",

@@ -83,6 +83,8 @@ class LocalTraits:
 
     trains_cluster_models: bool = False
     """Each trained model is one cluster's, and counts in that cluster's average only."""
+    by_weight: bool = False
+    """With soft weights, each of these models counts by its client's weight on the cluster, not all alike."""
     trains_own_model: bool = False
     """Each client trains exactly one model, which counts in every cluster's average."""
     order: Order | None = None

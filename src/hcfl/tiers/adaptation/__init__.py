@@ -20,6 +20,7 @@ from hcfl.tiers.adaptation.loss_jump import LossJump
 from hcfl.tiers.adaptation.loss_vectors import LossVectorGroups
 from hcfl.tiers.adaptation.merge import MergeSimilar
 from hcfl.tiers.adaptation.partition import SpectralPartition
+from hcfl.tiers.adaptation.real_drift import RealDriftGroups
 from hcfl.tiers.adaptation.split import (
     SplitAndRemove,
     SplitBySpectrum,
@@ -43,6 +44,7 @@ __all__ = [
     "MergeDecision",
     "MergeSimilar",
     "MoveDecision",
+    "RealDriftGroups",
     "SpectralPartition",
     "SplitAndRemove",
     "SplitByInteractions",

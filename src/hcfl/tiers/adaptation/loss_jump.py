@@ -67,12 +67,9 @@ class LossJump:
             leaving = [row for row in inside if alone[row]]
             leaving = leaving[1:] if len(leaving) == len(inside) else leaving
             staying = tuple(participants.clients[row] for row in inside if row not in leaving)
-            found += [
-                SplitDecision(
-                    cluster, staying, (participants.clients[row],), "one-hot", *[float(rise[row])] * 2, self.delta
-                )
-                for row in leaving
-            ]
+            for row in leaving:
+                second, risen = (participants.clients[row],), float(rise[row])
+                found.append(SplitDecision(cluster, staying, second, "one-hot", risen, risen, self.delta))
         return tuple(found)
 
     def _merges(self, losses: Tensor, members: Tensor) -> list[MergeDecision]:
