@@ -1,15 +1,20 @@
 """Runs whose clients change: what is measured when, resuming, and how well clusters follow."""
 
-from dataclasses import replace
+import multiprocessing
+import os
+import signal
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pytest
 
 from hcfl.config import from_flat
 from hcfl.core import rounds
+from hcfl.core.setting import Engine
 from hcfl.errors import InputError
 from hcfl.launch import execute, resume
 from hcfl.methods.local_models import ClusterModels
+from hcfl.runs import folder as run_folder
 from hcfl.runs.over_time import Turn, false_moves, is_right, summary_over_time, turns
 from hcfl.runs.prepare import prepare
 from hcfl.tiers import SampleWiseEM
@@ -83,6 +88,38 @@ def test_a_run_stopped_within_and_between_steps_goes_on_as_if_it_had_not_been(dr
     execute(prepare(from_flat(**DRIFTING, checkpoint_every=1, checkpoints_kept=9)), path, should_stop=stop)
     resume(path)
     assert without_seconds(path) == without_seconds(drifting.path)
+    assert_same_end(path, drifting.path)
+
+
+@dataclass(frozen=True)
+class KilledIn:
+    """An engine whose process is killed in the midst of a round: clients have trained, the server has not answered."""
+
+    engine: Engine
+    round: int
+
+    def execute(self, task):
+        done = self.engine.execute(task)
+        if task.broadcast.round == self.round:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return done
+
+
+def play_until_killed(path, round_):
+    prepared = prepare(from_flat(**DRIFTING, checkpoint_every=1, checkpoints_kept=9))
+    setting = replace(prepared.setting, engine=KilledIn(prepared.setting.engine, round_))
+    execute(replace(prepared, setting=setting), path)
+
+
+@pytest.mark.parametrize("round_", [3, 4])
+def test_a_run_that_is_killed_in_the_midst_of_a_step_goes_on_as_if_it_had_not_been(drifting, tmp_path, round_):
+    path = tmp_path / "run"
+    process = multiprocessing.get_context("fork").Process(target=play_until_killed, args=(path, round_))
+    process.start()
+    process.join()
+    assert process.exitcode == -signal.SIGKILL
+    assert [row["round"] for row in run_folder.rows(path, run_folder.METRICS)] == list(range(1, round_))
+    resume(path, on_note=lambda note: None)
     assert_same_end(path, drifting.path)
 
 

@@ -148,6 +148,9 @@ def summary_table(runs: Sequence[Run]) -> Table:
         add("balanced accuracy, macro F1", "{}, {}", "balanced_accuracy", "macro_f1")
     add("clusters with clients (true)", "{} ({})", "clusters_last", "clusters_true")
     add("agreement with the truth (adjusted Rand index, ARI)", "{}", "ari_last")
+    if any(run.summary.get("wasserstein_silhouette") is not None for run in runs):
+        scores = "wasserstein_silhouette", "wasserstein_davies_bouldin"
+        add("class frequencies within clusters: silhouette, Davies-Bouldin", "{}, {}", *scores)
     if any(run.summary.get("groups_given") is not None for run in runs):
         add("agreement with the given groups, clients moved", "{}, {}", "groups_ari", "groups_moved")
         add("Val of the given groups' own models", "{}", "val_groups")

@@ -19,6 +19,7 @@ from hcfl.data import Federation
 from hcfl.errors import InputError, SavingError
 from hcfl.runs import atomic_file, best_round, checkpoint, remarks
 from hcfl.runs.best_round import Best
+from hcfl.runs.class_scores import class_scores
 from hcfl.runs.csv_cells import safe
 from hcfl.runs.json_files import read_lines
 from hcfl.runs.measured import Measured
@@ -249,6 +250,8 @@ def finish(
         "served_bytes": file.stat().st_size if file.exists() else 0,
     }
     summary |= group_entries(federation, state, measured)
+    if len(federation.y) and federation.task.name == "classification":
+        summary |= class_scores(federation.class_table(), state.server.members.numpy())
     server, names = state.server, federation.class_names
     summary["warnings"] = [
         *remarks.of_clusters(method, metrics),
