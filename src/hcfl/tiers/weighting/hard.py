@@ -123,25 +123,10 @@ class InGivenGroup(Assigned):
 
 
 @dataclass(frozen=True)
-class AssignedAmongAll:
-    """The server's grouping decides, and every client looks at all clusters' models, to report its losses: CLoVE.
+class AssignedAmongAll(Assigned):
+    """The server's grouping decides, and every client looks at all clusters' models, to report its losses: CLoVE."""
 
-    A client that no decision has placed yet takes the cluster with the lowest loss; so does a newcomer.
-    """
-
-    hard: ClassVar[bool] = True
-
-    def start(self, client: Tensor, segments: Segments) -> Weights:
-        """Take the server's rows."""
-        return Weights(client)
-
-    def e_step(self, weights: Weights, inputs: EStepInputs) -> tuple[Weights, Tensor]:
-        """Stay where the server has put the client."""
-        return hard_weights(own_or_best(weights, inputs), inputs)
-
-    def newcomer(self, weights: Tensor, inputs: EStepInputs) -> Tensor:
-        """Choose by loss."""
-        return hard_weights(best_cluster(inputs), inputs)[0].client
+    assigned_by_server: ClassVar[bool] = False  # the client receives all models, not only that of its cluster
 
 
 @dataclass(frozen=True)
