@@ -3,6 +3,7 @@
 from dataclasses import fields, replace
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 import torch
 
@@ -48,7 +49,8 @@ ANNOUNCED = [0, 0, 6, 0, 0, 10, 0, 4]
 
 
 def found(update, longest=10.0, announced=ANNOUNCED, received=RECEIVED, buffers=("var",)):
-    federation = SimpleNamespace(train=[range(n) for n in announced], val=[range(n // 2) for n in announced])
+    sizes = np.array(announced)
+    federation = SimpleNamespace(train_sizes=sizes, val_sizes=sizes // 2)
     network, admission = (
         SimpleNamespace(buffers=frozenset(buffers), task=CLASSES),
         AdmissionConfig(longest_model=longest),
@@ -243,9 +245,9 @@ def test_an_update_without_some_is_what_the_others_send(planted, name):
 
 
 def test_a_client_whose_data_have_grown_may_hold_out_more_in_the_same_proportion():
-    train, held_out = [90, 0, 9], [10, 0, 1]
+    train, held_out = np.array([90, 0, 9]), np.array([10, 0, 1])
     assert most_held_out(train, held_out, 0, 90.0) == 10
     assert most_held_out(train, held_out, 0, 45.0) == 10
     assert most_held_out(train, held_out, 0, 135.0) == 15
     assert most_held_out(train, held_out, 1, 50.0) == 100  # it announced nothing: ten times the largest
-    assert most_held_out([0], [0], 0, 5.0) == torch.inf
+    assert most_held_out(np.array([0]), np.array([0]), 0, 5.0) == torch.inf

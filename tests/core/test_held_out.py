@@ -16,7 +16,8 @@ def held_out():
 
 def test_accuracy_by_client(held_out):
     assert held_out.accuracy == pytest.approx(2 / 5)
-    assert held_out.by_client(3) == [(1, 3), (0, 0), (1, 2)]
+    right, samples = held_out.by_client.table(3)
+    assert (right.tolist(), samples.tolist()) == ([1, 0, 1], [3, 0, 2])
     assert held_out.worst_client == pytest.approx(1 / 3), "a client without held-out samples is not the worst"
 
 

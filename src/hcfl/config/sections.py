@@ -412,6 +412,11 @@ class EvaluationConfig(Section):
         description="the round whose models are served: the best by the likelihood of half of the held-out samples, "
         "kept beside the last, or the last alone",
     )
+    val_clients: Annotated[int, Field(ge=1)] | Literal["all"] | None = Field(
+        None,
+        description="how many clients' held-out data measure Val, drawn once by the seed, or all; default all, of more "
+        "than 2000 clients 2000, with a standard error",
+    )
     groups_kept: bool = Field(
         True,
         description="given groups: at the end, also train one model for each group as it was given, to say whether "

@@ -10,7 +10,9 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from hcfl.core import serialization
@@ -134,12 +136,12 @@ def _checks(task: RoundTask, update: Update) -> Iterator[Check]:
         yield from _running(task, update, finite)
 
     if not update.noised:  # noise hides whether weights and counts can be those of a client
-        announced = [len(rows) for rows in task.setting.federation.train]
+        announced = task.setting.federation.train_sizes
         yield from _of_samples(update, announced)
         if update.held_out is not None:
             begins = task.setting.begins_step(task.broadcast.round)  # then clients measure on all new samples
             federation = task.setting.federation
-            most = [len(rows) for rows in (federation.news if begins else federation).val]
+            most = (federation.news if begins else federation).val_sizes
             yield _held_out(update, announced, most, task.setting.network.task.lowest)
             if update.by_class is not None:
                 yield _by_class(update.held_out, update.by_class)
@@ -240,7 +242,7 @@ def _impossible(text: str) -> Callable[[int], Refusal]:
     return lambda _: Refusal("impossible", text)
 
 
-def _of_samples(update: Update, announced: Sequence[int]) -> Iterator[Check]:
+def _of_samples(update: Update, announced: NDArray[np.int64]) -> Iterator[Check]:
     """Check that weights, counts and prototypes can be those of a client's samples; `announced` are all clients' N_i.
 
     N_i is 0 for a client that has not announced it.
@@ -271,18 +273,18 @@ def _of_samples(update: Update, announced: Sequence[int]) -> Iterator[Check]:
         yield other.cpu(), _impossible("sent prototypes of half its samples that cannot be theirs")
 
 
-def most_held_out(train: Sequence[int], held_out: Sequence[int], client: int, size: float) -> float:
+def most_held_out(train: NDArray[np.int64], held_out: NDArray[np.int64], client: int, size: float) -> float:
     """Return how many samples a client can hold out that announced `train` and `held_out`, and now trains on `size`.
 
     A client whose training data have grown may hold out more in the same proportion; one that announced nothing can
     have as much as the largest.
     """
     if not train[client]:
-        return MOST_SAMPLES * max(held_out, default=0) or torch.inf
-    return math.ceil(held_out[client] * max(1.0, size / train[client]))
+        return MOST_SAMPLES * int(held_out.max(initial=0)) or torch.inf
+    return math.ceil(int(held_out[client]) * max(1.0, size / int(train[client])))
 
 
-def _held_out(update: Update, train: Sequence[int], held_out: Sequence[int], lowest: float) -> Check:
+def _held_out(update: Update, train: NDArray[np.int64], held_out: NDArray[np.int64], lowest: float) -> Check:
     """Check lowest ≤ right ≤ samples ≤ what the client can hold out; `lowest` is 0 where samples are right or wrong."""
     assert update.held_out is not None
     right, samples = update.held_out.double().unbind(dim=1)
@@ -328,10 +330,10 @@ def _finite(update: Update, measured: bool) -> Tensor:
     return fine & torch.tensor([client not in unreadable for client in update.clients])
 
 
-def _most_samples(update: Update, announced: Sequence[int]) -> Tensor:
+def _most_samples(update: Update, announced: NDArray[np.int64]) -> Tensor:
     """Return the most samples that each participant can have; one that announced nothing counts as the largest."""
-    largest = max(announced, default=0) or torch.inf
-    known = [announced[client] or largest for client in update.clients]
+    largest = int(announced.max(initial=0)) or torch.inf
+    known = [int(announced[client]) or largest for client in update.clients]
     return MOST_SAMPLES * torch.tensor(known, dtype=update.sizes.dtype)
 
 

@@ -173,9 +173,15 @@ def _placed(state: ServerState, moves: Sequence[MoveDecision], hard: bool) -> Se
     weights[clients] = one_hot(torch.tensor(columns), len(state.clusters))
     members[clients] = torch.tensor(columns)
     if hard and counts is not None:
-        counts = counts.clone()
-        counts[clients] = weights[clients].unsqueeze(2) * counts[clients].sum(dim=1, keepdim=True)
+        counts, rows = counts.clone(), _rows_of(state, clients)
+        counts[rows] = weights[clients].unsqueeze(2) * counts[rows].sum(dim=1, keepdim=True)
     return replace(_changed(state, change), weights=weights, members=members, counts=counts)
+
+
+def _rows_of(state: ServerState, clients: Sequence[int]) -> Tensor:
+    """Return the rows of `counts` that belong to clients, which have all reported."""
+    ids = torch.tensor(clients)
+    return ids if state.counted is None else torch.searchsorted(state.counted, ids)
 
 
 def _changed(state: ServerState, change: Change) -> ServerState:

@@ -6,6 +6,7 @@ once; a client that missed several rounds applies the same changes to its own we
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Literal
 
 import torch
@@ -42,9 +43,13 @@ class Split:
     mean: float
     threshold: float
 
+    @cached_property
+    def _standing(self) -> dict[int, int]:
+        return {**dict.fromkeys(self.second, SECOND), **dict.fromkeys(self.first, FIRST)}
+
     def part(self, client: int) -> int:
         """Return where this client stood."""
-        return FIRST if client in self.first else SECOND if client in self.second else OUTSIDE
+        return self._standing.get(client, OUTSIDE)
 
     def parts(self, clients: int) -> Tensor:
         """Return where every client stood, (clients,)."""

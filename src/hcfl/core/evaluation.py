@@ -59,8 +59,8 @@ def predict_held_out(
     outputs = outputs_of(network, state.ensemble, inputs)
     answers = federation.answers[rows].to(outputs.device)
     parts = _mixture(network.task, outputs, weights.to(outputs.device), answers)
-    for client, model in enumerate(kept_models(clients, federation.clients)):
-        if model is not None and len(federation.val[client]):
+    for client, model in enumerate(kept_models(clients, federation.clients) if method.local.kept else ()):
+        if model is not None and segments.sizes[client]:
             at = torch.nonzero(segments.index == client).flatten().to(outputs.device)
             own = outputs_of(network, model, some(inputs, at))[:, :1]
             mine = _mixture(network.task, own, own.new_ones(len(own), 1), answers[at])
@@ -69,6 +69,13 @@ def predict_held_out(
     mixed, bins, log_likelihood = (part.cpu() for part in parts)
     scores = network.task.score(mixed, answers.cpu())
     return HeldOut(segments.index, federation.y[rows], bins.argmax(dim=1), log_likelihood, bins.shape[1], scores, mixed)
+
+
+def standard_error(federation: Federation, held_out: HeldOut) -> float | None:
+    """Return the standard error of Val where a sample of the clients measures it; None where all of them do."""
+    if federation.val_clients is None:
+        return None
+    return held_out.standard_error(int((federation.val_sizes > 0).sum()))
 
 
 def _mixture(task: Task, outputs: Tensor, weights: Tensor, answers: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -266,11 +273,13 @@ def bytes_down(broadcast: Broadcast, method: Method, clients: Mapping[int, Clien
     if not method.federated:
         return {}
     old = {client: state for client, state in clients.items() if state is not None}
-    today = {client: weights_of_today(method, broadcast, client, state).client[0] for client, state in old.items()}
     news = sum(change.round >= state.round for state in old.values() for change in broadcast.changes)
     each, new = len(clients), len(clients) - len(old)
-    weights = torch.stack([today.get(client, broadcast.weights[client]) for client in clients])
-    single = int(placed(method, weights).sum())
+    single = 0
+    if method.traits.weighting.assigned_by_server:
+        today = {client: weights_of_today(method, broadcast, client, state).client[0] for client, state in old.items()}
+        weights = torch.stack([today.get(client, broadcast.weights[client]) for client in clients])
+        single = int(placed(method, weights).sum())
     one, everything = broadcast.ensemble.select([0]), broadcast.ensemble
     extra = [part for part in (broadcast.common, broadcast.probe, broadcast.gaussians) if part is not None]
     anchor = 0 if broadcast.anchor is None or broadcast.round == 1 else _all_bytes(broadcast.anchor)

@@ -9,6 +9,8 @@ from math import isfinite
 import torch
 from torch import Tensor
 
+from hcfl.core.state import ClientScores
+
 
 @dataclass(frozen=True)
 class HeldOut:
@@ -71,18 +73,37 @@ class HeldOut:
         others = self.each[~self.choosing]
         return float(others.mean()) if len(others) else None
 
-    def by_client(self, clients: int) -> list[tuple[float, int]]:
-        """Return the sum of the scores of each client (of classes: how many are right), and how many it holds out."""
-        right = torch.bincount(self.clients, self.each, minlength=clients)
-        samples = torch.bincount(self.clients, minlength=clients)
-        return list(zip(right.tolist(), samples.tolist(), strict=True))
+    @cached_property
+    def by_client(self) -> ClientScores:
+        """What is measured of each client that holds out samples; of classes, how many are right."""
+        ids, place = torch.unique_consecutive(self.clients, return_inverse=True)
+        return ClientScores(torch.bincount(place).float(), torch.bincount(place, self.each).float(), clients=ids)
+
+    def scores_of(self, clients: int | None) -> ClientScores:
+        """Return what is measured of all clients, (clients,), or, with None, of those that were measured."""
+        if clients is None:
+            return self.by_client
+        right, samples = self.by_client.table(clients)
+        return ClientScores(samples, right)
 
     @property
     def worst_client(self) -> float:
         """The lowest accuracy of a client that holds out samples."""
-        samples = torch.bincount(self.clients)
-        right = torch.bincount(self.clients, self.each, minlength=len(samples))
-        return float((right / samples)[samples > 0].min())
+        return float((self.by_client.right.double() / self.by_client.samples.double()).min())
+
+    def standard_error(self, clients: int) -> float | None:
+        """Return the standard error of Val where these are the samples of clients drawn from `clients` clients.
+
+        Clients are drawn, not samples, and Val is a ratio of sums over them: with e_i = right_i − Val·samples_i of m
+        clients, √((1 − m/M)·Σe_i²/(m·(m − 1))) / mean samples. None for a single client.
+        """
+        found = self.by_client
+        drawn = len(found.samples)
+        if drawn < 2:
+            return 0.0 if drawn == clients else None
+        off = found.right.double() - self.accuracy * found.samples
+        variance = (1 - drawn / clients) * float(off.square().sum()) / (drawn * (drawn - 1))
+        return float(max(variance, 0.0) ** 0.5 / float(found.samples.double().mean()))
 
     def confusion(self) -> Tensor:
         """Count samples by label (rows) and predicted class (columns)."""

@@ -115,7 +115,8 @@ def predictions_of_all(
     """Predict scaled samples of all clients, one client's after another's."""
     densities = log_densities(network, state, inputs)
     weights = sample_weights(method, state, clients, densities, segments)
-    return predictions(network, state.ensemble, inputs, segments, weights, kept_models(clients, federation.clients))
+    own = kept_models(clients, federation.clients) if method.local.kept else ()
+    return predictions(network, state.ensemble, inputs, segments, weights, own)
 
 
 def as_clients_know(state: ServerState, clients: Mapping[int, ClientState]) -> ServerState:

@@ -53,6 +53,8 @@ class Record:
     changes: tuple[Change, ...]
     distances: Distances | None = field(default=None, compare=False)
     """The distances that splits were decided by, where there were some."""
+    val_error: float | None = None
+    """The standard error of Val, where it is of a sample of the clients."""
     val_personal: float | None = None
     """Val with personal parts, in rounds that measure them."""
     missing: tuple[Missing, ...] = ()
@@ -101,6 +103,7 @@ METRICS: dict[str, Metric] = {
     "clients_seen": Metric(lambda record: sum(record.cluster_sizes.values())),
     "objective": Metric(lambda record: record.objective, plotted=True),
     "val": Metric(lambda record: record.val, plotted=True),
+    "val_error": Metric(lambda record: record.val_error, optional=True),
     "val_worst_client": Metric(lambda record: record.val_worst_client, plotted=True),
     "balanced_accuracy": Metric(lambda record: record.by_class and record.by_class.balanced_accuracy, plotted=True),
     "macro_f1": Metric(lambda record: record.by_class and record.by_class.macro_f1, plotted=True),

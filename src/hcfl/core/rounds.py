@@ -22,6 +22,7 @@ from hcfl.core.evaluation import (
     clustering_quality,
     meet_newcomers,
     predict_held_out,
+    standard_error,
     test_score,
     without_shares,
 )
@@ -29,11 +30,15 @@ from hcfl.core.held_out import ByClass
 from hcfl.core.predictions import as_clients_know
 from hcfl.core.record import PHASES, Moment, Record, used_clusters
 from hcfl.core.setting import RoundTask, Setting
-from hcfl.core.state import ClientScores, Missing, PersonalPart, RunState, ServerState, Update
+from hcfl.core.state import Missing, PersonalPart, RunState, ServerState, Update
 from hcfl.core.suspicion import Judged, judge
 from hcfl.methods import Method
 from hcfl.models.ensemble import Ensemble
 from hcfl.tiers.distance import without_shared_class
+
+MANY = 100_000
+"""Above so many clients, participants are drawn without a permutation of all clients, which would take longer than
+some rounds."""
 
 
 def begin(setting: Setting, ensemble: Ensemble) -> RunState:
@@ -47,10 +52,13 @@ def sample_clients(setting: Setting, round_: int) -> list[int]:
     """Draw this round's participants, in the order of their ids; who has no data at this step cannot take part."""
     federation = setting.federation
     wanted = max(1, round(setting.participation * federation.clients))
-    drawn = rng.numpy_generator(setting.seed, "participants", round_).permutation(federation.clients).tolist()
+    generator = rng.numpy_generator(setting.seed, "participants", round_)
+    if federation.clients > MANY and not federation.timeline:
+        return sorted(generator.choice(federation.clients, wanted, replace=False, shuffle=False).tolist())
+    drawn = generator.permutation(federation.clients)
     if federation.timeline:
-        drawn = [client for client in drawn if len(federation.train[client])]
-    return sorted(drawn[:wanted])
+        drawn = drawn[federation.train_sizes[drawn] > 0]
+    return sorted(drawn[:wanted].tolist())
 
 
 def play_round(
@@ -98,7 +106,7 @@ def play_round(
         if own is None:
             held_out = predict_held_out(federation, network, method, known, clients)
         if held_out is not None:
-            scores = ClientScores.of(held_out.by_client(federation.clients))
+            scores = held_out.scores_of(federation.clients if federation.val_clients is None else None)
             if personal and setting.personal is not None:
                 scores, parts = setting.personal.measure(setting, known, clients, scores)
         shared = None if own is None or began else _share(own, network.task.lowest)
@@ -115,14 +123,14 @@ def play_round(
         prequential = measure_before(setting, state, secret) if own is None else _share(own, network.task.lowest)
     changes = after.changes[len(state.server.changes) :]
     counts = server.counted_clusters(method, after).tolist()
-    sizes = {
-        cluster: int((after.members == column).sum()) for column, cluster in enumerate(after.clusters) if counts[column]
-    }
+    members = server.cluster_sizes(after.members, len(after.clusters)).tolist()
+    sizes = {cluster: members[column] for column, cluster in enumerate(after.clusters) if counts[column]}
     record = Record(
         round=after.round,
         participants=len(participants),
         objective=None if update.objective is None else float(update.objective.sum() / update.sizes.sum()),
         val=val,
+        val_error=None if held_out is None else standard_error(federation, held_out),
         val_personal=None if scores is None else scores.val_personal,
         val_honest=val_honest,
         backdoor=backdoor,

@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -30,6 +31,7 @@ from hcfl.tiers import Decision, Participants
 from hcfl.tiers import gaussians as densities
 from hcfl.tiers.distance import Distances, measured
 from hcfl.tiers.formulation import class_shares
+from hcfl.tiers.many_participants import drawn, extended
 from hcfl.tiers.participants import probed
 from hcfl.tiers.weighting import one_hot, uniform
 
@@ -39,7 +41,8 @@ def begin(
 ) -> ServerState:
     """Return the state before the first round: no client has reported; each may have a given group."""
     clusters = ensemble.clusters
-    counts = torch.zeros(clients, clusters, classes) if method.uses_class_shares else None
+    sparse = clients > DENSE_CLIENTS
+    counts = torch.zeros(0 if sparse else clients, clusters, classes) if method.uses_class_shares else None
     members = torch.full((clients,), -1)
     weights = uniform(clusters).repeat(clients, 1)
     if groups is not None:
@@ -56,10 +59,15 @@ def begin(
         members=members,
         counts=counts,
         sizes=torch.zeros(clients),
-        last_seen=torch.zeros(clients, dtype=torch.long),
+        last_seen=torch.zeros(clients, dtype=torch.int32),
         anchor=ensemble.select([0]) if method.uses_anchor else None,
         common=ensemble.select([0]) if method.local.uses_global_model else None,
+        counted=torch.zeros(0, dtype=torch.long) if sparse and counts is not None else None,
     )
+
+
+DENSE_CLIENTS = 2000
+"""Up to so many clients, the table F has a row for each of them; of more, for those that reported."""
 
 
 def enlarge(method: Method, state: ServerState, clients: int) -> ServerState:
@@ -70,13 +78,15 @@ def enlarge(method: Method, state: ServerState, clients: int) -> ServerState:
     if method.clusters is None:
         raise InputError(f"method = {method.name}: has a cluster for each client from the start, no client can join")
     weights, counts = uniform(len(state.clusters)).repeat(more, 1), state.counts
+    if counts is not None and state.counted is None:
+        counts = torch.cat([counts, counts.new_zeros(more, *counts.shape[1:])])
     return replace(
         state,
         weights=torch.cat([state.weights, weights]),
         members=torch.cat([state.members, torch.full((more,), -1)]),
-        counts=None if counts is None else torch.cat([counts, counts.new_zeros(more, *counts.shape[1:])]),
+        counts=counts,
         sizes=torch.cat([state.sizes, torch.zeros(more)]),
-        last_seen=torch.cat([state.last_seen, torch.zeros(more, dtype=torch.long)]),
+        last_seen=torch.cat([state.last_seen, state.last_seen.new_zeros(more)]),
     )
 
 
@@ -149,12 +159,26 @@ def conclude(
     )
 
     seen = replace(_participants(method, network, state, after, update), listed=table, seed=seed, step=step)
-    distance = None if method.distance is None else measured(method.distance, seen)
+    looked_at = drawn(seen) if _compares_pairs(method) else seen
+    distance = None if method.distance is None else measured(method.distance, looked_at)
     wait = seen.round <= method.warm_up
-    decision = Decision() if wait else method.adaptation.decide(seen, distance, _occupied(method, after))
-    decided_by = None if distance is None else Distances(seen.clients, distance)
+    decision = Decision() if wait else method.adaptation.decide(looked_at, distance, _occupied(method, after))
+    if looked_at is not seen and method.distance is not None:
+        decision = extended(decision, method.distance, looked_at, seen)
+    decided_by = None if distance is None else Distances(looked_at.clients, distance)
     applied = apply(state.ensemble, after, decision, method.weighting.hard, averaged, averaging)
     return applied if decision.memory is None else replace(applied, memory=decision.memory), decided_by
+
+
+def _compares_pairs(method: Method) -> bool:
+    """Whether tier 3 splits clusters by the distances of this round's participants, so that a sample can decide."""
+    adaptation = method.traits.adaptation
+    return method.distance is not None and adaptation.splits and not adaptation.lost_ids and not _by_signature(method)
+
+
+def _by_signature(method: Method) -> bool:
+    """Whether only what the server keeps is compared: then of all clients that it knows."""
+    return bool(method.needs) and method.needs <= KEPT_STATISTICS
 
 
 def _estimate(method: Method, state: ServerState, update: Update) -> densities.Gaussians | None:
@@ -173,17 +197,24 @@ def _occupied(method: Method, state: ServerState) -> Tensor:
 
     A client that never reported could still join any initial cluster, so those stay until all clients have reported.
     """
-    occupied = torch.bincount(state.members[state.members >= 0], minlength=len(state.clusters)) > 0
-    if (state.members < 0).any():
+    sizes = cluster_sizes(state.members, len(state.clusters))
+    occupied = sizes > 0
+    if int(sizes.sum()) < len(state.members):
         occupied |= torch.tensor([cluster < (method.clusters or 0) for cluster in state.clusters])
     if method.traits.adaptation.remembers:
         occupied |= torch.tensor([cluster in state.remembered for cluster in state.clusters])
     return occupied
 
 
+def cluster_sizes(members: Tensor, clusters: int) -> Tensor:
+    """Return how many clients have each cluster as their own, (clusters,)."""
+    return torch.from_numpy(np.bincount(members.numpy() + 1, minlength=clusters + 1)[1:])
+
+
 def end_step(state: ServerState) -> ServerState:
     """Remember which clusters have clients at the end of a step of time."""
-    used = {state.clusters[column] for column in state.members.tolist() if column >= 0}
+    sizes = cluster_sizes(state.members, len(state.clusters)).tolist()
+    used = {cluster for cluster, size in zip(state.clusters, sizes, strict=True) if size}
     return replace(state, remembered=tuple(sorted({*state.remembered, *used} & set(state.clusters))))
 
 
@@ -202,20 +233,30 @@ def record(state: ServerState, update: Update) -> ServerState:
     sizes[ids] = update.sizes
     last_seen = state.last_seen.clone()
     last_seen[ids] = state.round + 1
-    counts = state.counts
-    if counts is not None and update.counts is not None:
-        counts = counts.clone()
-        counts[ids] = update.counts
+    state = with_counts(state, ids, update.counts)
     return replace(
         state,
         round=state.round + 1,
         weights=weights,
         members=members,
-        counts=counts,
         sizes=sizes,
         last_seen=last_seen,
         signatures={**state.signatures, **update.signatures},
     )
+
+
+def with_counts(state: ServerState, ids: Tensor, reported: Tensor | None) -> ServerState:
+    """Put the counts (participants, clusters, classes) of some clients into the table."""
+    counts, counted = state.counts, state.counted
+    if counts is None or reported is None:
+        return state
+    if counted is None:
+        return replace(state, counts=counts.index_copy(0, ids, reported))
+    clients, place = torch.unique(torch.cat([counted, ids]), return_inverse=True)
+    table = counts.new_zeros(len(clients), *counts.shape[1:])
+    table[place[: len(counted)]] = counts
+    table[place[len(counted) :]] = reported
+    return replace(state, counts=table, counted=clients)
 
 
 def _participants(
@@ -223,8 +264,7 @@ def _participants(
 ) -> Participants:
     """Gather what tiers 3 and 4 look at, of this round's participants; if only signatures, of all known clients."""
     received, needs = before.ensemble, method.needs
-    by_signature = bool(needs) and needs <= KEPT_STATISTICS
-    ids = sorted(state.signatures) if by_signature else list(update.clients)
+    ids = sorted(state.signatures) if _by_signature(method) else list(update.clients)
     members = state.members[ids]
     named = placed_by(state.changes)
     return Participants(

@@ -35,7 +35,7 @@ class ServerState:
     """(clients,): each client's cluster as a column; −1 for clients that never took part and that no decision of
     the server has placed."""
     counts: Tensor | None
-    """F as last reported, (clients, clusters, classes), where the formulation uses it."""
+    """F as last reported, (clients, clusters, classes), where the formulation uses it; of the clients in `counted`."""
     sizes: Tensor
     """N_i as last reported, (clients,)."""
     last_seen: Tensor
@@ -57,6 +57,9 @@ class ServerState:
     """(clients, 2): how unlike others each client's uploads were, summed over rounds, and the sum of the rounds'
     weights; where suspicious clients are put into quarantine."""
 
+    counted: Tensor | None = None
+    """Ids of the clients that rows of `counts` are of, sorted; None: all clients have a row. Of many clients only those
+    have one that reported, because a table of all would be copied in every round."""
     remembered: tuple[int, ...] = ()
     """Ids of the clusters that had clients at the end of some step of time, where the data have steps."""
 
@@ -254,7 +257,10 @@ class PersonalPart:
 
 @dataclass(frozen=True)
 class ClientScores:
-    """How many of its held-out samples each client predicts correctly, (clients,)."""
+    """How many of its held-out samples each client predicts correctly, (clients,).
+
+    Where Val is of a sample of the clients, these are the clients of the sample.
+    """
 
     samples: Tensor
     right: Tensor
@@ -263,12 +269,15 @@ class ClientScores:
     """With its personal part."""
     kinds: tuple[str, ...] = ()
     """The kind of each client's personal part; nothing where clients do not say."""
+    clients: Tensor | None = None
+    """Ids of these clients; None: all of the federation's."""
 
-    @staticmethod
-    def of(counts: Sequence[tuple[float, int]]) -> "ClientScores":
-        """Read pairs of correct predictions and samples, one for each client."""
-        right, samples = torch.tensor(counts, dtype=torch.float32).view(-1, 2).T
-        return ClientScores(samples.clone(), right.clone())
+    def table(self, clients: int) -> tuple[Tensor, Tensor]:
+        """Return `right` and `samples` of all clients, (clients,) each; 0 where nothing was measured."""
+        if self.clients is None:
+            return self.right, self.samples
+        empty = self.right.new_zeros(clients)
+        return empty.index_copy(0, self.clients, self.right), empty.index_copy(0, self.clients, self.samples)
 
     @property
     def val(self) -> float | None:

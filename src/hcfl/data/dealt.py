@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from hcfl.config import DataConfig
+from hcfl.data.client_rows import ClientRows
 from hcfl.data.feature_shift import Corruption
 from hcfl.data.federation import Federation, Newcomer, Step, Truth
 from hcfl.data.given_groups import GivenGroups, by_column, by_mapping
@@ -18,7 +19,10 @@ from hcfl.data.times import NO_STEPS, Times
 from hcfl.errors import InputError
 from hcfl.models.inputs import Scaling
 
-Halves = tuple[tuple[Tensor, ...], tuple[Tensor, ...]]
+SPLIT_AT_ONCE = 10_000
+"""How many clients' rows are kept as single tensors at a time."""
+
+Halves = tuple[Sequence[Tensor], Sequence[Tensor]]
 """Training and held-out rows of each client."""
 
 
@@ -80,13 +84,17 @@ def federation(dealt: Dealt, config: DataConfig, seed: int) -> Federation:
 def _halves(
     parts: Sequence[Rows], samples: Samples, config: DataConfig, seed: int, images: int | None, step: int = 0
 ) -> Halves:
-    found = [
-        train_and_val(part, config.val_share, seed, client, images, step)
-        if samples.time is None
-        else train_then_val(part, config.val_share, samples.time, samples.begin)
-        for client, part in enumerate(parts)
-    ]
-    return tuple(half[0] for half in found), tuple(half[1] for half in found)
+    def half(client: int) -> tuple[Tensor, Tensor]:
+        if samples.time is None:
+            return train_and_val(parts[client], config.val_share, seed, client, images, step)
+        return train_then_val(parts[client], config.val_share, samples.time, samples.begin)
+
+    train, val = list[ClientRows](), list[ClientRows]()
+    for start in range(0, len(parts), SPLIT_AT_ONCE):  # tensors of a million clients would take gigabytes
+        found = [half(client) for client in range(start, min(start + SPLIT_AT_ONCE, len(parts)))]
+        train.append(ClientRows.of([rows for rows, _ in found]))
+        val.append(ClientRows.of([rows for _, rows in found]))
+    return ClientRows.joined(train), ClientRows.joined(val)
 
 
 def _timeline(times: Times, samples: Samples, config: DataConfig, seed: int, images: int | None) -> tuple[Step, ...]:

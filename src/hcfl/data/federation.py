@@ -12,6 +12,7 @@ from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 
 from hcfl.config import DataConfig
+from hcfl.data.client_rows import ClientRows
 from hcfl.data.feature_shift import Corruption
 from hcfl.data.given_groups import GivenGroups
 from hcfl.data.local_data import LocalData
@@ -83,9 +84,9 @@ class Newcomer:
 class Step:
     """What clients get at one step of time; rows and labels stay as they are, whatever the step."""
 
-    train: tuple[Tensor, ...]
+    train: Sequence[Tensor]
     """Rows of each client's new training data; a client may have none."""
-    val: tuple[Tensor, ...]
+    val: Sequence[Tensor]
     """Rows of each client's new held-out data."""
     truth: Truth | None = None
     corruptions: tuple[Corruption, ...] | None = None
@@ -102,10 +103,10 @@ class Federation:
     """(N, …) as stored: uint8, int64 or float32."""
     y: Tensor
     """(N,): labels as the client that holds the sample sees them; of other answers, the number of their bin."""
-    train: tuple[Tensor, ...]
-    """Rows of each client's training data."""
-    val: tuple[Tensor, ...]
-    """Rows of each client's held-out data."""
+    train: Sequence[Tensor]
+    """Rows of each client's training data; kept as `ClientRows`."""
+    val: Sequence[Tensor]
+    """Rows of each client's held-out data; kept as `ClientRows`."""
     test_x: Tensor | None
     newcomers: tuple[Newcomer, ...]
     """One for each concept, or two on halves of its samples; empty without a test set."""
@@ -133,6 +134,13 @@ class Federation:
     """Rows that each client keeps out of training, to choose its personal part by; None where clients have no part."""
     frozen: Callable[[Scaled], Tensor] | None = None
     """φ, where the run does not train it: then each sample's features are computed once, when they are first used."""
+    val_clients: NDArray[np.int64] | None = None
+    """The clients whose held-out data measure Val, in the order of their ids; None: all."""
+
+    def __post_init__(self) -> None:
+        """Keep rows as one array."""
+        for name in ("train", "val"):
+            object.__setattr__(self, name, ClientRows.of(getattr(self, name)))
 
     @staticmethod
     def from_arrays(
@@ -187,6 +195,16 @@ class Federation:
         return len(self.train)
 
     @property
+    def train_sizes(self) -> NDArray[np.int64]:
+        """(clients,): how many samples each client trains on."""
+        return ClientRows.of(self.train).sizes
+
+    @property
+    def val_sizes(self) -> NDArray[np.int64]:
+        """(clients,): how many samples each client holds out."""
+        return ClientRows.of(self.val).sizes
+
+    @property
     def classes(self) -> int:
         """The number of classes, C."""
         return len(self.class_names)
@@ -203,7 +221,7 @@ class Federation:
         if step not in self._views:
             self._views.clear()  # one view is enough, and each keeps a copy of its inputs
             now, window = self.timeline[step], self.timeline[max(0, step + 1 - self.settings.window) : step + 1]
-            train = tuple(torch.cat(rows) for rows in zip(*(one.train for one in window), strict=True))
+            train = [torch.cat(rows) for rows in zip(*(one.train for one in window), strict=True)]
             self._views[step] = replace(
                 self, step=step, train=train, val=now.val, truth=now.truth, corruptions=now.corruptions
             )
@@ -250,10 +268,10 @@ class Federation:
         return self._concatenated(range(self.clients))
 
     def _concatenated(self, clients: Sequence[int]) -> LocalData:
-        data = self._data_of([self.train[client] for client in clients])
+        data = self._data_of(self.train, clients)
         if self.step == 0:
             return data
-        before = self._data_of([self.timeline[self.step - 1].val[client] for client in clients])
+        before = self._data_of(self.timeline[self.step - 1].val, clients)
         if self.settings.window == 1:
             return replace(data, before=before)
         fresh = [len(self.timeline[self.step].train[client]) for client in clients]
@@ -261,8 +279,9 @@ class Federation:
         is_new = torch.cat([torch.arange(size) >= size - new for size, new in sizes])  # the newest come last
         return replace(data, before=before, is_new=is_new)
 
-    def _data_of(self, parts: Sequence[Tensor]) -> LocalData:
-        rows = parts[0] if len(parts) == 1 else torch.cat(list(parts))
+    def _data_of(self, held: Sequence[Tensor], clients: Sequence[int]) -> LocalData:
+        parts = [held[client] for client in clients]
+        rows = parts[0] if len(parts) == 1 else torch.cat(parts)
         inputs = self.inputs(rows)
         segments = Segments(tuple(len(part) for part in parts))
         targets = None if self.targets is None else self.targets[rows]
@@ -287,22 +306,27 @@ class Federation:
 
     @cached_property
     def val_rows(self) -> Tensor:
-        """Rows of all clients' held-out data."""
-        return torch.cat(self.val)
+        """Rows of the held-out data that measure Val: of all clients, or of `val_clients`."""
+        held = ClientRows.of(self.val)
+        return held.flat if self.val_clients is None else held.join(self.val_clients)
 
     @cached_property
     def val_segments(self) -> Segments:
         """Which client each of `val_rows` belongs to."""
-        return Segments(tuple(len(rows) for rows in self.val))
+        sizes = self.val_sizes
+        if self.val_clients is not None:
+            measured = np.zeros_like(sizes)
+            measured[self.val_clients] = sizes[self.val_clients]
+            sizes = measured
+        return Segments(tuple(sizes.tolist()))
 
     def class_table(self) -> NDArray[np.int64]:
         """Return how many training and held-out samples of each class each client holds, (clients, classes)."""
-        return np.stack(
-            [
-                np.bincount(self.y[torch.cat([train, val])].numpy(), minlength=self.classes)
-                for train, val in zip(self.train, self.val, strict=True)
-            ]
-        )
+        table = np.zeros(self.clients * self.classes, dtype=np.int64)
+        for held in (ClientRows.of(self.train), ClientRows.of(self.val)):
+            cells = np.repeat(np.arange(self.clients), held.sizes) * self.classes + self.y[held.flat].numpy()
+            table += np.bincount(cells, minlength=len(table))
+        return table.reshape(self.clients, self.classes)
 
     def with_floats(self) -> "Federation":
         """Return the federation for a network that takes no whole numbers; bytes stay bytes until they are read."""

@@ -1,13 +1,12 @@
 """A federation without its samples: what a finished run keeps, to predict and to assign new clients."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
 import torch
 
 from hcfl.config import DataConfig
+from hcfl.data.client_rows import ClientRows
 from hcfl.data.federation import Federation, Truth
 from hcfl.data.tables.schema import Schema
 from hcfl.models.inputs import Scaling
@@ -61,8 +60,8 @@ class Outline:
             stored=str(federation.x.dtype).removeprefix("torch."),
             class_names=federation.class_names,
             client_names=federation.client_names,
-            train=tuple(len(rows) for rows in federation.train),
-            held_out=tuple(len(rows) for rows in federation.val),
+            train=tuple(federation.train_sizes.tolist()),
+            held_out=tuple(federation.val_sizes.tolist()),
             concept=None if truth is None else tuple(truth.concept.tolist()),
             affected=None if truth is None or truth.affected is None else tuple(truth.affected.tolist()),
             concept_names=() if truth is None else truth.names,
@@ -81,8 +80,8 @@ class Outline:
             settings=settings,
             x=torch.zeros(0, *self.shape, dtype=getattr(torch, self.stored)),
             y=torch.zeros(0, dtype=torch.long),
-            train=_placeholders(self.train),
-            val=_placeholders(self.held_out),
+            train=ClientRows.only_sizes(self.train),
+            val=ClientRows.only_sizes(self.held_out),
             test_x=None,
             newcomers=(),
             scaling=scaling,
@@ -92,8 +91,3 @@ class Outline:
             schema=self.schema,
             task=self.task,
         )
-
-
-def _placeholders(sizes: Sequence[int]) -> tuple[Any, ...]:
-    """Return placeholders for rows of missing data; only their number has a meaning, and they take no memory."""
-    return tuple(torch.zeros(1, dtype=torch.long).expand(size) for size in sizes)

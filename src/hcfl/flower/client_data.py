@@ -11,6 +11,7 @@ from torch import Tensor
 
 from hcfl.config import Config, DataConfig
 from hcfl.data import Federation, build
+from hcfl.data.client_rows import ClientRows
 from hcfl.data.federation import Step
 from hcfl.data.given_groups import GivenGroups, by_mapping
 from hcfl.data.held_out import train_and_val, train_then_val
@@ -209,11 +210,6 @@ def _own(node: Mapping[str, Any], how: Split, client: int) -> Federation:
     )
 
 
-def _only_length(samples: int) -> Tensor:
-    """Stand for samples of which the server knows only how many there are: whatever their number, in no memory."""
-    return torch.zeros((), dtype=torch.long).expand(samples)
-
-
 @dataclass(frozen=True)
 class Agreement:
     """What the clients of a federation agreed on before its first round; a resumed run needs it again."""
@@ -260,8 +256,8 @@ class Agreement:
             settings=settings.model_copy(update={"source": "clients", "partition": "natural"}),
             x=torch.zeros(0, *self.shape, dtype=self.common.scaling.dtype),
             y=torch.zeros(0, dtype=torch.long),
-            train=tuple(_only_length(train) for train, _ in self.sizes),
-            val=tuple(_only_length(held_out) for _, held_out in self.sizes),
+            train=ClientRows.only_sizes([train for train, _ in self.sizes]),
+            val=ClientRows.only_sizes([held_out for _, held_out in self.sizes]),
             test_x=None,
             newcomers=(),
             scaling=self.common.scaling,

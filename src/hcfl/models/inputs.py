@@ -6,6 +6,13 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
+CHUNK = 1 << 26
+"""How many values are looked at in double precision at a time."""
+
+
+def _values(x: Tensor, rows: Tensor) -> Tensor:
+    return x[rows].reshape(-1, x.shape[-1]).to(torch.float64)
+
 
 @dataclass(frozen=True)
 class Scaling:
@@ -39,15 +46,21 @@ class Scaling:
         """Measure mean and standard deviation of the parts' rows, over everything but the last axis."""
         if x.dtype == torch.uint8:
             return cls._of_bytes(x, parts)
-        values = x[torch.cat(list(parts))].reshape(-1, x.shape[-1]).to(torch.float64)
-        return cls._from(values.mean(dim=0), values.std(dim=0, correction=0))
+        rows = torch.split(torch.cat(list(parts)), max(1, CHUNK // max(1, x[:1].numel())))
+        if len(rows) == 1:
+            values = _values(x, rows[0])
+            return cls._from(values.mean(dim=0), values.std(dim=0, correction=0))
+        count = sum(len(some) for some in rows) * (x[:1].numel() // x.shape[-1])
+        mean = torch.stack([_values(x, some).sum(dim=0) for some in rows]).sum(dim=0) / count
+        squares = torch.stack([(_values(x, some) - mean).square_().sum(dim=0) for some in rows]).sum(dim=0)
+        return cls._from(mean, (squares / count).sqrt())
 
     @classmethod
     def _of_bytes(cls, x: Tensor, parts: Sequence[Tensor]) -> "Scaling":
         """Sum whole numbers part by part, which is exact: images in double precision would not fit into memory."""
         count, total, squares = 0, torch.zeros((), dtype=torch.float64), torch.zeros((), dtype=torch.float64)
         for rows in parts:
-            values = x[rows].reshape(-1, x.shape[-1]).to(torch.float64)
+            values = _values(x, rows)
             count, total = count + len(values), total + values.sum(dim=0)
             squares = squares + values.square_().sum(dim=0)
         return cls.from_sums(count, total, squares)

@@ -153,7 +153,7 @@ def _with_personal_parts(prepared: Prepared, state: RunState) -> RunState:
     setting, measured = prepared.setting, held_out(prepared.config, prepared.setting, state)
     if setting.personal is None or measured is None:
         return state
-    groups = ClientScores.of(measured.by_client(setting.federation.clients))
+    groups = measured.scores_of(setting.federation.clients)
     scores, parts = setting.personal.measure(setting, state.server, state.clients, groups)
     return replace(state, scores=scores, personal=parts)
 

@@ -63,7 +63,7 @@ def estimate(
     one = extractor + heads * head if shared else heads * (extractor + head)
 
     participants = max(1, round(config.training.participation * clients))
-    sizes = sorted((len(rows) for rows in federation.train), reverse=True)
+    sizes = sorted(federation.train_sizes.tolist(), reverse=True)
     batched, batch = config.engine == "batched", min(config.training.batch or 1, sizes[0])
     rows = participants * (1 if shared else heads)  # what is trained at once: clients, or their models
     at_once = min(rows, max(1, CPU_ELEMENTS // (values * batch))) if batched and device.type == "cpu" else 1

@@ -6,13 +6,23 @@ from copy import deepcopy
 from dataclasses import replace
 from functools import partial
 from statistics import median
-from typing import Any
+from typing import Any, Literal
 
+import numpy as np
 import torch
 from torch import nn
 
 from hcfl import methods, rng
-from hcfl.config import AdmissionConfig, Config, MethodConfig, ModelConfig, PersonalConfig, TrainingConfig, plugins
+from hcfl.config import (
+    AdmissionConfig,
+    Config,
+    EvaluationConfig,
+    MethodConfig,
+    ModelConfig,
+    PersonalConfig,
+    TrainingConfig,
+    plugins,
+)
 from hcfl.core import rounds
 from hcfl.core.evaluation import without_shares
 from hcfl.core.given_start import from_groups
@@ -106,6 +116,8 @@ def prepare(
     check_model(config, template)
     check_precision(config.precision, device)
 
+    config = config.model_copy(update={"evaluation": filled_evaluation(config, federation.clients)})
+    federation = measured_by(federation, config.evaluation, config.seed)
     training = filled_training(config.training, federation)
     engine, compiled = chosen_engine(config, template, device)
     unusual = engine == "batched" and model_settings.name not in MODELS
@@ -364,13 +376,38 @@ def personal_of(config: Config, start: Ensemble) -> PersonalParts | None:
     return PersonalParts(config.personal.kind, trainer, replace(start.select([0]), topology="full"))
 
 
+VAL_CLIENTS = 2000
+"""Of more clients, so many of them measure Val by default: the time of a round must not grow with all clients."""
+
+
+def filled_evaluation(config: Config, clients: int) -> EvaluationConfig:
+    """Fill in how many clients measure Val: all where clients make personal parts or measure by themselves."""
+    asked = config.evaluation.val_clients
+    elsewhere = "clients on Flower measure by themselves" if config.engine == "flower" else None
+    personal = "personal parts are measured on all clients" if config.personal.kind != "none" else None
+    reason = elsewhere or personal
+    if reason and isinstance(asked, int):
+        raise InputError(f"evaluation.val_clients = {asked}: {reason}, so it must be all")
+    default: int | Literal["all"] = VAL_CLIENTS if clients > VAL_CLIENTS and reason is None else "all"
+    return config.evaluation.model_copy(update={"val_clients": asked or default})
+
+
+def measured_by(federation: Federation, evaluation: EvaluationConfig, seed: int) -> Federation:
+    """Let a sample of the clients that hold out samples measure Val, the same in all rounds; or all clients."""
+    holders, wanted = np.flatnonzero(federation.val_sizes), evaluation.val_clients
+    if not isinstance(wanted, int) or wanted >= len(holders):
+        return replace(federation, val_clients=None)
+    drawn = rng.numpy_generator(seed, "val clients").choice(holders, wanted, replace=False)
+    return replace(federation, val_clients=np.sort(drawn))
+
+
 SMALL_CLIENT = 128
 """Training samples: a client with fewer than one batch of the paper's size would take one SGD step per epoch."""
 
 
 def filled_training(config: TrainingConfig, federation: Federation) -> TrainingConfig:
     """Fill in batch size and local epochs: the paper's (128, 1), or (16, 5) where the median client is small."""
-    small = median(len(rows) for rows in federation.train) < SMALL_CLIENT
+    small = median(federation.train_sizes.tolist()) < SMALL_CLIENT
     batch, epochs = config.batch or (16 if small else 128), config.epochs or (5 if small else 1)
     rounds, each = rounds_of(config, federation.steps)
     return config.model_copy(update={"batch": batch, "epochs": epochs, "rounds": rounds, "rounds_per_step": each})

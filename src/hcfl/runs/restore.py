@@ -102,7 +102,11 @@ def reopen(path: Path) -> Reopened:
 
 
 def as_it_was(config: Config) -> Config:
-    """Return the configuration of a folder that an older version may have begun: Test was a tenth of the test set."""
+    """Return the configuration of a folder that an older version may have begun.
+
+    Test was a tenth of the test set, and Val of all clients.
+    """
+    config = config if config.evaluation.val_clients else config.updated("evaluation", val_clients="all")
     return config if config.data.test_on else config.updated("data", test_on="tenth")
 
 

@@ -53,12 +53,12 @@ def client_rows(federation: Federation, state: RunState, measured: Measured) -> 
     """Return `clients.csv`: each client's cluster, weights and accuracy, and its true concept where that is known."""
     server, truth, groups = state.server, federation.truth, federation.groups
     last, served = (
-        None if held_out is None else held_out.by_client(federation.clients)
+        None if held_out is None else _pairs(*held_out.by_client.table(federation.clients))
         for held_out in (measured.last, measured.served)
     )
     scores = state.scores
     if last is None and scores is not None:  # clients measured by themselves
-        last = _pairs(scores.right, scores.samples)
+        last = _pairs(*scores.table(federation.clients))
     personal = None if scores is None or scores.personal is None else _pairs(scores.personal, scores.samples)
     table: list[list[Any]] = [
         [
@@ -83,7 +83,7 @@ def client_rows(federation: Federation, state: RunState, measured: Measured) -> 
         table.append(
             [
                 name,
-                int(server.sizes[client]) or len(federation.train[client]),
+                int(server.sizes[client]) or int(federation.train_sizes[client]),
                 "" if truth is None else truth.names[truth.concept[client]],
                 *([] if groups is None else [_group_name(groups, client)]),
                 "" if column < 0 else server.clusters[column],
@@ -107,7 +107,7 @@ def _group_name(groups: GivenGroups, client: int) -> str:
 
 
 def _pairs(right: Tensor, samples: Tensor) -> list[tuple[float, int]]:
-    return list(zip(right.int().tolist(), samples.int().tolist(), strict=True))
+    return list(zip(right.tolist(), samples.int().tolist(), strict=True))
 
 
 def class_rows(federation: Federation) -> list[list[Any]]:

@@ -101,8 +101,17 @@ def without_shared_class(prototypes: Prototypes) -> float:
     clients = len(prototypes.class_counts)
     if clients < 2:
         return 0.0
-    pairs = torch.triu(shared_classes(prototypes) == 0, diagonal=1)
-    return float(pairs.sum()) / (clients * (clients - 1) / 2)
+    held, times = torch.unique(prototypes.class_counts > 0, dim=0, return_counts=True)  # many clients, fewer patterns
+    patterns = held.to(prototypes.class_means)
+    pairs = 0
+    for some, number in zip(patterns.split(ROWS), times.split(ROWS), strict=True):
+        pairs += int((number.unsqueeze(1) * times)[some @ patterns.T == 0].sum())
+    empty = int(times[~held.any(dim=1)].sum())  # a client without any class is no pair with itself
+    return (pairs - empty) / 2 / (clients * (clients - 1) / 2)
+
+
+ROWS = 2048
+"""How many rows of pairs are looked at at a time."""
 
 
 def mean_feature_distance(prototypes: Prototypes) -> Tensor:

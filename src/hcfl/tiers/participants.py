@@ -1,7 +1,7 @@
 """What the server knows of the participants of a round: the input of tiers 3 and 4."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 import torch
@@ -27,6 +27,11 @@ class Prototypes:
             torch.cat([one.class_counts for one in several]),
             torch.cat([one.mean for one in several]),
         )
+
+    def some(self, rows: Tensor) -> "Prototypes":
+        """Return those of some clients, by their positions."""
+        at = rows.to(self.mean.device)
+        return Prototypes(self.class_means[at], self.class_counts[at], self.mean[at])
 
 
 @dataclass(frozen=True)
@@ -72,6 +77,29 @@ class Participants:
     round: int = 0
     seed: int = 0
     """The run's seed, for decisions that draw random numbers."""
+
+    def some(self, rows: Tensor) -> "Participants":
+        """Return some of the participants, by their positions."""
+
+        def picked(part: Tensor | None) -> Tensor | None:
+            return None if part is None else part[rows.to(part.device)]
+
+        return replace(
+            self,
+            clients=tuple(self.clients[row] for row in rows.tolist()),
+            members=self.members[rows],
+            weights=self.weights[rows.to(self.weights.device)],
+            prototypes=None if self.prototypes is None else self.prototypes.some(rows),
+            halves=None if self.halves is None else self.halves.some(rows),
+            updates=picked(self.updates),
+            whole_updates=picked(self.whole_updates),
+            models=picked(self.models),
+            signatures=picked(self.signatures),
+            sizes=picked(self.sizes),
+            unplaced=picked(self.unplaced),
+            listed=picked(self.listed),
+            reports={name: sent[rows.to(sent.device)] for name, sent in self.reports.items()},
+        )
 
 
 Statistic = Literal[

@@ -79,7 +79,7 @@ class LastMeasurement:
         federation = self.setting.federation
         if (answer.experiment, answer.client) != (self.common.experiment, client):
             return "answered as another client, or of another run"
-        train, held_out = ([len(rows) for rows in part] for part in (federation.train, federation.val))
+        train, held_out = federation.train_sizes, federation.val_sizes
         lowest = self.setting.network.task.lowest
         if not lowest <= answer.right <= answer.samples <= most_held_out(train, held_out, client, size):
             return f"sent counts that cannot be: {answer.right:g} of {answer.samples} held-out samples right"
