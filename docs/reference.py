@@ -12,6 +12,8 @@ from pathlib import Path
 from types import ModuleType, NoneType, UnionType
 from typing import Any, Literal, Union, get_args, get_origin
 
+from pydantic.fields import FieldInfo
+
 import hcfl
 from hcfl import tiers
 from hcfl.cli import build_parser
@@ -106,9 +108,12 @@ def _table(section: str, about: str) -> str:
 
 def _values(field: Any) -> str:
     """Return what is allowed: the words, or the kind with its bounds."""
-    kind = field.annotation
+    kind, metadata = field.annotation, field.metadata
     if get_origin(kind) in (Union, UnionType):
-        kind = next(one for one in get_args(kind) if one is not NoneType)
+        kind, *words = (one for one in get_args(kind) if one is not NoneType)
+        if words and get_origin(words[0]) is Literal:
+            only = FieldInfo.from_annotation(kind)
+            return ", ".join([_values(only), *(f"`{value}`" for value in get_args(words[0]))])
     if get_origin(kind) is Literal:
         return ", ".join(f"`{value}`" for value in get_args(kind))
     if _is_section(kind):
@@ -116,7 +121,7 @@ def _values(field: Any) -> str:
     if kind == Columns:
         return "names: `a,b,c`"
     signs = {"ge": "≥", "gt": ">", "le": "≤", "lt": "<"}
-    bounds = [f"{signs[name]} {getattr(one, name):g}" for one in field.metadata for name in signs if hasattr(one, name)]
+    bounds = [f"{signs[name]} {getattr(one, name):g}" for one in metadata for name in signs if hasattr(one, name)]
     words = {int: "whole number", float: "number", bool: "`true`, `false`", str: "text"}
     return " ".join([words[kind], ", ".join(bounds)]).strip()
 

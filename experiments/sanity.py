@@ -39,7 +39,7 @@ def first_loss(prepared: Prepared) -> float:
     """Cross-entropy of the initial model on one batch of all clients' samples, as training would see it."""
     federation, network, start = prepared.setting.federation, prepared.setting.network, prepared.state.server.ensemble
     generator = torch.Generator().manual_seed(0)
-    pooled = torch.cat(federation.train)
+    pooled = torch.cat([*federation.train])
     rows = pooled[torch.randperm(len(pooled), generator=generator)[:FIRST_BATCH]]
     inputs = Scaled(federation.x[rows.to(federation.x.device)], federation.scaling)[:]
     extractor = {name: tensor.clone() for name, tensor in start.extractor(0).items()}
@@ -70,7 +70,7 @@ def linear_probe(prepared: Prepared, steps: int = 300, decay: float = 1e-4) -> t
     def features_of(x: Tensor) -> Tensor:
         return embed(network, phi, Scaled(x, federation.scaling))
 
-    train, val = torch.cat(federation.train), federation.val_rows
+    train, val = torch.cat([*federation.train]), federation.val_rows
     features, labels = features_of(federation.x[train.to(device)]), federation.y[train].to(device)
     mean, std = features.mean(dim=0), features.std(dim=0).clamp_min(1e-6)
     features = (features - mean) / std

@@ -64,3 +64,12 @@ def test_classes_count_alike_however_rare():
 def test_one_class_for_all_is_noticed_only_where_labels_differ():
     assert single_predictions([(0, 0, 0, 27), (0, 1, 0, 1), (1, 1, 1, 5)]) == {0: 0}
     assert single_predictions([(0, 0, 0, 27), (0, 1, 1, 1)]) == {}
+
+
+def test_the_standard_error_of_val_by_hand(held_out):
+    # Clients 0 and 2 of 4: right 1 of 3 and 1 of 2, Val 2/5. e = 1 − 6/5 and 1 − 4/5, Σe² = 2/25;
+    # (1 − 2/4)·(2/25)/(2·1) = 1/50, and the mean number of samples is 5/2.
+    assert held_out.standard_error(4) == pytest.approx((1 / 50) ** 0.5 / 2.5)
+    assert held_out.standard_error(2) == 0, "all clients that hold out samples were measured"
+    alone = HeldOut.of(CLIENTS[:1], LABELS[:1], PROBABILITIES[:1].log())
+    assert alone.standard_error(4) is None

@@ -98,7 +98,7 @@ def test_copies_of_an_image_are_in_one_step_of_a_client():
 
 def test_the_scaling_is_of_the_first_step():
     dealt = federation()
-    rows = torch.cat(dealt.timeline[0].train)
+    rows = torch.cat([*dealt.timeline[0].train])
     assert dealt.scaling.mean.flatten().tolist() == pytest.approx(dealt.x[rows].mean(dim=0).tolist(), abs=1e-5)
 
 

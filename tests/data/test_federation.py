@@ -78,7 +78,7 @@ def test_noise_reaches_train_and_val_but_never_the_test_set():
     x, y = blobs(per_class=500)
     clean = Federation.from_arrays(x, y, clients=5, seed=0)
     noisy = Federation.from_arrays(x, y, clients=5, noise="pair", noise_rate=0.25, seed=0)
-    for rows in (torch.cat(clean.train), torch.cat(clean.val)):
+    for rows in (torch.cat([*clean.train]), torch.cat([*clean.val])):
         assert (clean.y[rows] != noisy.y[rows]).double().mean().item() == pytest.approx(0.25, abs=0.06)
     assert torch.equal(clean.newcomers[0].fit_labels, noisy.newcomers[0].fit_labels)
 
@@ -216,7 +216,7 @@ def test_noise_flips_the_labels_that_the_client_sees():
     settings = {"clients": 6, "partition": "iid", "beta": 0.5, "seed": 0}
     clean = Federation.from_arrays(x, y, **settings)
     noisy = Federation.from_arrays(x, y, noise="pair", noise_rate=1.0, **settings)
-    rows = torch.cat(clean.train)
+    rows = torch.cat([*clean.train])
     assert torch.equal(noisy.y[rows], (clean.y[rows] + 1) % 4)
 
 
@@ -251,7 +251,7 @@ def test_a_test_set_that_is_given_is_the_test_set():
     test = np.arange(len(y)) % 7 == 0
     federation = Federation.from_arrays(x, y, clients=4, test=test)
     assert torch.equal(federation.test_x, torch.from_numpy(x[test]))
-    assert not set(torch.cat(federation.train).tolist()) & set(np.flatnonzero(test).tolist())
+    assert not set(torch.cat([*federation.train]).tolist()) & set(np.flatnonzero(test).tolist())
 
 
 def test_defaults_of_a_partition_by_classes():

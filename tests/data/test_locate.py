@@ -135,7 +135,7 @@ def test_a_federation_of_images_copies_none_of_them(tmp_path, places):
     assert federation.y[:60].tolist() == y[:60].tolist()
     storage = federation.x.untyped_storage().data_ptr()
     assert federation.test_x.untyped_storage().data_ptr() == storage, "a view"
-    values = x[torch.cat(federation.train).numpy()].reshape(-1, 3).astype(float)
+    values = x[torch.cat([*federation.train]).numpy()].reshape(-1, 3).astype(float)
     assert federation.scaling.mean.tolist() == pytest.approx(values.mean(axis=0), rel=1e-6)
     assert federation.scaling.std.tolist() == pytest.approx(values.std(axis=0), rel=1e-6)
 

@@ -88,7 +88,7 @@ def test_fedavg_of_a_regression_is_a_loop_written_by_hand(engine):
     found = state.server.ensemble.heads
     assert_close(found["mean.weight"][0, 0], model[0], atol=1e-5, rtol=1e-4)
     assert_close(found["mean.bias"][0], model[1], atol=1e-5, rtol=1e-4)
-    rows = torch.cat(federation.val)
+    rows = torch.cat([*federation.val])
     predicted = federation.scaling(federation.x[rows]) @ model[0] + model[1]
     assert record.val == pytest.approx(float((1 - (predicted - federation.targets[rows]) ** 2).mean()), abs=1e-4)
 

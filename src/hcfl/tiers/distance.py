@@ -104,7 +104,7 @@ def without_shared_class(prototypes: Prototypes) -> float:
     held, times = torch.unique(prototypes.class_counts > 0, dim=0, return_counts=True)  # many clients, fewer patterns
     patterns = held.to(prototypes.class_means)
     pairs = 0
-    for some, number in zip(patterns.split(ROWS), times.split(ROWS), strict=True):
+    for some, number in zip(torch.split(patterns, ROWS), torch.split(times, ROWS), strict=True):
         pairs += int((number.unsqueeze(1) * times)[some @ patterns.T == 0].sum())
     empty = int(times[~held.any(dim=1)].sum())  # a client without any class is no pair with itself
     return (pairs - empty) / 2 / (clients * (clients - 1) / 2)

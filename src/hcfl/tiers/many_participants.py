@@ -1,8 +1,9 @@
 """Tiers 3 and 4 with many participants: a sample is compared pair by pair, and the others join the parts it found.
 
-Distances of all pairs grow with the square of the number of participants. So of more than `SAMPLE` participants a
-seeded sample decides which clusters split, merge or are left. The other participants of a cluster that splits go to the
-part whose members are nearer on average, `REFERENCE` members of each: the work grows with their number.
+Distances of all pairs grow with the square of the number of participants. So of more than `MANY` participants a
+seeded sample decides which clusters split or merge and which of its clients move. The other participants of a cluster
+that splits go to the part whose members are nearer on average, `REFERENCE` members of each: the work grows with their
+number.
 """
 
 from collections.abc import Sequence
@@ -17,20 +18,20 @@ from hcfl.tiers.adaptation.decision import Decision, SplitDecision
 from hcfl.tiers.distance import Distance, measured
 from hcfl.tiers.participants import Participants
 
-SAMPLE = 2000
-"""The most participants that are compared with each other."""
+MANY, SAMPLE = 2000, 1000
+"""Of more participants than the first, as many as the second are compared with each other."""
 
-REFERENCE = 100
+REFERENCE = 40
 """How many members of each part stand for it when other participants are placed."""
 
 
-def drawn(participants: Participants, most: int = SAMPLE) -> Participants:
+def drawn(participants: Participants, many: int = MANY, sample: int = SAMPLE) -> Participants:
     """Return a sample of the participants, drawn by the run's seed and the round; all, where there are not so many."""
     number = len(participants.clients)
-    if number <= most:
+    if number <= many:
         return participants
     generator = rng.numpy_generator(participants.seed, "compared participants", participants.round)
-    return participants.some(torch.from_numpy(np.sort(generator.choice(number, most, replace=False))))
+    return participants.some(torch.from_numpy(np.sort(generator.choice(number, sample, replace=False))))
 
 
 def extended(decision: Decision, distance: Distance, sample: Participants, participants: Participants) -> Decision:
@@ -53,7 +54,7 @@ def _extended(
     ]
     first, second = (evenly([row_of[client] for client in part], REFERENCE) for part in (split.first, split.second))
     known, joins = torch.tensor([*first, *second]), list[bool]()
-    for rows in torch.tensor(others, dtype=torch.long).split(2 * REFERENCE):
+    for rows in torch.split(torch.tensor(others, dtype=torch.long), 2 * REFERENCE):
         found = measured(distance, participants.some(torch.cat([known, rows])))[len(known) :, : len(known)]
         joins += nearer(found, len(first)).tolist()
     placed = list(zip((participants.clients[row] for row in others), joins, strict=True))
