@@ -20,6 +20,7 @@ from hcfl.engines import Batched, Sequential, batched_training
 from hcfl.engines.batched_training import Rows, chunk_size, schedule, train_together
 from hcfl.engines.recorded import Recorder
 from hcfl.engines.stacked import Program, Stacked, draws
+from hcfl.engines.workers import Workers
 from hcfl.errors import InputError
 from hcfl.methods import METHODS, build
 from hcfl.methods.local_models import Plan
@@ -27,6 +28,7 @@ from hcfl.models import MODELS, Network
 from hcfl.models.ensemble import Copies, copies, embed, initialise
 from hcfl.models.inputs import Scaled
 from hcfl.models.layers import Style
+from hcfl.models.precision import threads
 from hcfl.rng import torch_generator
 from hcfl.runs.prepare import chosen_engine, prepare
 from hcfl.tiers.client_segments import Segments
@@ -542,3 +544,33 @@ def test_every_form_of_the_step_is_the_reference_s(uneven, sgd, name):
         setting = setting_of(uneven, method, network, engine, sgd)
         states.append(list(rounds.play(setting, rounds.begin(setting, ensemble), 2))[-1][0])
     agree(*states)
+
+
+@pytest.mark.parametrize("faster", [True, None])
+def test_clients_side_by_side_give_the_same_to_the_last_bit(uneven, faster):
+    with threads(1):
+        one = played(uneven, "hcfl+(fedrc)", with_statistics, Sequential())
+    two = played(uneven, "hcfl+(fedrc)", with_statistics, Sequential(Workers(2, faster)))
+    for part in ("extractors", "heads"):
+        first, second = (getattr(state.server.ensemble, part) for state in (one, two))
+        assert all(torch.equal(first[name], second[name]) for name in first)
+    assert torch.equal(one.server.weights, two.server.weights)
+
+
+def test_clients_whose_layers_draw_numbers_train_one_after_another(uneven):
+    class Draws(nn.Module):
+        def forward(self, x):
+            return nn.functional.dropout(x, 0.3, self.training)
+
+    def model(shape, classes):
+        extractor, head = MODELS["mlp"](shape, classes)
+        return nn.Sequential(extractor, Draws()), head
+
+    workers, before = Workers(2), torch.get_rng_state()
+    with threads(1):
+        one = played(uneven, "fedavg", model, Sequential())
+    two = played(uneven, "fedavg", model, Sequential(workers))
+    assert workers.faster is False
+    assert torch.equal(before, torch.get_rng_state())
+    first, second = (state.server.ensemble.heads for state in (one, two))
+    assert all(torch.equal(first[name], second[name]) for name in first)

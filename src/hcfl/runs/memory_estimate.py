@@ -66,7 +66,8 @@ def estimate(
     sizes = sorted(federation.train_sizes.tolist(), reverse=True)
     batched, batch = config.engine == "batched", min(config.training.batch or 1, sizes[0])
     rows = participants * (1 if shared else heads)  # what is trained at once: clients, or their models
-    at_once = min(rows, max(1, CPU_ELEMENTS // (values * batch))) if batched and device.type == "cpu" else 1
+    side_by_side = min(participants, config.threads or 1) if config.engine == "sequential" else 1
+    at_once = min(rows, max(1, CPU_ELEMENTS // (values * batch))) if batched and device.type == "cpu" else side_by_side
     row = extractor + heads * head if shared else extractor + head
     stored = federation.x.element_size() if device.type != "cpu" else FLOAT  # a GPU scales batch by batch
     samples = sum(sizes[-participants:]) if batched else sizes[-1]  # the smallest clients there could be

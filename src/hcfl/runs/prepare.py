@@ -36,6 +36,7 @@ from hcfl.engines import Batched, Private, Sequential
 from hcfl.engines.faulty import attackers_of, backdoor_of, with_faults
 from hcfl.engines.recorded import Recorder
 from hcfl.engines.stacked import can_be_batched
+from hcfl.engines.workers import Workers
 from hcfl.errors import InputError
 from hcfl.methods import Method, choices
 from hcfl.models import (
@@ -135,7 +136,7 @@ def prepare(
             "admission": filled_admission(config.admission, engine),
             "engine": engine,
             "compile": compiled,
-            "threads": config.threads or default_threads(template, training, device),
+            "threads": config.threads or default_threads(template, training, device, engine),
         }
     )
     memory_estimate.check(template, method, federation, config, device)
@@ -351,8 +352,13 @@ def engine_of(config: Config) -> Engine:
         return Sequential()
     if config.compile:
         os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", str(cache.location(config.data.cache_dir) / "compiled"))
-    plain = Sequential() if config.engine == "sequential" else _batched(config)
+    plain = _sequential(config) if config.engine == "sequential" else _batched(config)
     return plain if config.privacy.mode == "none" else Private(plain, config.privacy)
+
+
+def _sequential(config: Config) -> Sequential:
+    """One client after another; on a CPU, as many side by side as there are threads, if that is faster."""
+    return Sequential(Workers(config.threads or 1) if config.device == "cpu" else None)
 
 
 def _batched(config: Config) -> Batched:
@@ -466,11 +472,14 @@ SMALL_STEP = 1_000_000
 """Parameters × batch: below about this product, an SGD step is too short to share between threads."""
 
 
-def default_threads(network: Network, training: TrainingConfig, device: torch.device) -> int:
+def default_threads(network: Network, training: TrainingConfig, device: torch.device, engine: str) -> int:
     """Return the number of CPU threads; the last digits of a sum depend on it, so a run records it.
 
-    Beside a GPU the CPU has only short steps to do, for which one thread is enough.
+    Beside a GPU the CPU has only short steps to do, for which one thread is enough. Clients that train one after
+    another can do so in several threads, each with one client.
     """
+    if engine == "sequential" and device.type == "cpu":
+        return torch.get_num_threads()
     parameters = sum(p.numel() for module in (network.extractor, network.head) for p in module.parameters())
     small = device.type != "cpu" or parameters * (training.batch or 1) < SMALL_STEP
     return 1 if small else torch.get_num_threads()

@@ -1,0 +1,111 @@
+"""Several clients at once on a CPU, each in a thread of its own with a network of its own.
+
+Threads that share an operation wait for each other at its end, which on a busy machine can take longer than the
+operation; clients do not wait for each other. Every client computes with one CPU thread, so the number of workers
+changes no result, and a run may choose it by the clock.
+"""
+
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from copy import deepcopy
+from dataclasses import dataclass, field, replace
+from time import perf_counter
+
+import torch
+
+from hcfl import rng
+from hcfl.core.client import take_part
+from hcfl.core.setting import RoundTask
+from hcfl.core.state import ClientState, Update
+from hcfl.models import Network
+from hcfl.models.precision import threads
+
+Done = tuple[Update, list[ClientState]]
+"""What one client gives."""
+
+ALONE = 2
+"""How many clients take turns to be compared with clients side by side, after one that warms up."""
+
+
+@dataclass
+class Workers:
+    """Runs clients side by side where that is faster, which the first clients of a run show."""
+
+    number: int
+    """How many clients at once, at most."""
+    faster: bool | None = None
+    """Whether several at once are faster than one after another; None: not measured yet."""
+    _networks: list[Network] = field(default_factory=list)
+    """Networks that no worker uses now: a network holds the parameters that it computes with."""
+    _copied: Network | None = None
+
+    def execute(self, task: RoundTask) -> list[Done]:
+        """Run the participants; return what each gives, in their order."""
+        clients = list(task.participants)
+        if len(clients) == 1:
+            return [take_part(task)]
+        with threads(1):
+            if self.faster is None and (self.number == 1 or not _can_run_together(task)):
+                self.faster = False
+            tried = self._measured(task, clients) if self.faster is None else []
+            run = _in_turn if self.faster is False else self._together
+            return tried + run(task, clients[len(tried) :])
+
+    def _measured(self, task: RoundTask, clients: Sequence[int]) -> list[Done]:
+        """Run the first clients one after another, the next ones side by side, and keep what was faster."""
+        side_by_side = 2 * self.number
+        if len(clients) < 1 + ALONE + side_by_side:
+            return []  # too few to compare: side by side, and a later round may have more
+        done = [take_part(task.only([clients[0]]))]
+        alone, together = clients[1 : 1 + ALONE], clients[1 + ALONE : 1 + ALONE + side_by_side]
+        sizes = task.setting.federation.train_sizes
+        paces = []
+        for some, run in ((alone, _in_turn), (together, self._together)):
+            began = perf_counter()
+            done += run(task, some)
+            paces.append((perf_counter() - began) / max(1, int(sizes[list(some)].sum())))
+        self.faster = paces[1] < paces[0]
+        return done
+
+    def _together(self, task: RoundTask, clients: Sequence[int]) -> list[Done]:
+        network = task.setting.network
+        if self._copied is not network:
+            self._copied, self._networks = network, [_copy(network) for _ in range(self.number)]
+
+        def one(client: int) -> Done:
+            mine = self._networks.pop()
+            try:
+                return take_part(replace(task, setting=replace(task.setting, network=mine)).only([client]))
+            finally:
+                self._networks.append(mine)
+
+        # The state of torch's own generator is what it was before, whichever thread put it back last.
+        with torch.random.fork_rng(devices=[]), ThreadPoolExecutor(self.number, initializer=_one_thread) as pool:
+            return list(pool.map(one, clients))
+
+
+def _in_turn(task: RoundTask, clients: Sequence[int]) -> list[Done]:
+    return [take_part(task.only([client])) for client in clients]
+
+
+def _one_thread() -> None:
+    torch.set_num_threads(1)
+
+
+def _copy(network: Network) -> Network:
+    return replace(network, extractor=deepcopy(network.extractor), head=deepcopy(network.head))
+
+
+def _can_run_together(task: RoundTask) -> bool:
+    """Whether a client's training draws no number from torch's own generator, which all threads share."""
+    setting = task.setting
+    network, data = setting.network, setting.federation.local_data(task.participants[:1])
+    if network.frozen or len(data) < 2:
+        return False  # a backbone is shared by all models, and may be too large to copy
+    with rng.scoped(setting.seed, "draws"):
+        before = torch.get_rng_state()
+        extractor = {name: tensor.clone() for name, tensor in task.broadcast.ensemble.extractor(0).items()}
+        features = network.embed(extractor, data.inputs[:2], training=True)
+        outputs = network.logits(task.broadcast.ensemble.heads, features, training=True)
+        network.task.loss(outputs, data.answers[:2])
+        return torch.equal(before, torch.get_rng_state())
