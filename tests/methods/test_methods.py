@@ -39,6 +39,7 @@ from hcfl.tiers import (
     SplitByInteractions,
     SplitBySpectrum,
     SplitOnContradiction,
+    SplitOnGain,
     SplitWhenStationary,
     UpdateCosine,
     WeightedKMeans,
@@ -63,7 +64,7 @@ TABLE = {
         1,
         ClusterModels(0.01),
     ),
-    "hcfl++": (Correlation(), SampleWiseEM(0.4), SplitOnContradiction(0.4), ConflictDistance(), "split", 1),
+    "hcfl++": (Correlation(), SampleWiseEM(0.4), SplitOnGain(), ConflictDistance(), "split", 1),
     "fedavg": (Conditional(), Single(), Fixed(), None, "full", 1),
     "fedrep": (Conditional(), Single(), Fixed(), None, "split", 1, OwnHead("heads-first")),
     "fedper": (Conditional(), Single(), Fixed(), None, "split", 1, OwnHead("together")),
@@ -101,7 +102,8 @@ TABLE = {
 
 @pytest.mark.parametrize("name", METHODS)
 def test_every_method_is_the_composition_of_the_spec_s_table(name):
-    assert build(name) == Method(*TABLE[name], name=name)
+    order = "auto" if name == "hcfl++" else "heads-first"
+    assert build(name) == Method(*TABLE[name], order=order, name=name)
 
 
 def test_settings_reach_the_tiers():
@@ -117,6 +119,7 @@ def test_hcfl_plus_plus_follows_clients_by_its_tiers():
     assert method.weighting == ForgettingEM(0.4, false_alarms=0.05)
     assert method.adaptation == SplitOnContradiction(0.4, remembers=True)
     assert method.local == ClusterModels(by_weight=True)
+    assert method.order == "heads-first"
 
 
 def test_the_switches_of_public_code_reach_the_tiers():

@@ -14,7 +14,7 @@ from hcfl import Config, Federation, InputError
 from hcfl.config import TrainingConfig
 from hcfl.core.cluster_log import Split
 from hcfl.launch import execute
-from hcfl.methods import METHODS
+from hcfl.methods import METHODS, build
 from hcfl.runs.folder import event_row
 from hcfl.runs.measured import Measured
 from hcfl.runs.prepare import filled_training, prepare
@@ -212,11 +212,17 @@ def test_small_clients_take_more_and_smaller_steps(planted):
     x, y = blobs(per_class=400)
     large = Federation.from_arrays(x, y, clients=2)
     config = TrainingConfig()
-    small_steps, large_steps = (filled_training(config, f) for f in (planted, large))
+    small_steps, large_steps = (filled_training(config, f, build("fedavg")) for f in (planted, large))
     assert (small_steps.batch, small_steps.epochs) == (16, 5)
     assert (large_steps.batch, large_steps.epochs) == (128, 1)
-    asked = filled_training(TrainingConfig(batch=7), planted)
+    asked = filled_training(TrainingConfig(batch=7), planted, build("fedavg"))
     assert (asked.batch, asked.epochs) == (7, 5)
+
+
+def test_the_order_is_the_method_s_unless_it_is_asked_for(planted):
+    orders = [filled_training(TrainingConfig(), planted, build(name)).order for name in ("hcfl+(fedrc)", "hcfl++")]
+    assert orders == ["heads-first", "auto"]
+    assert filled_training(TrainingConfig(order="heads-first"), planted, build("hcfl++")).order == "heads-first"
 
 
 def test_a_folder_that_holds_a_run_is_never_overwritten(tmp_path):

@@ -31,9 +31,9 @@ def test_learning_rates_by_hand():
     assert [step.factor(number) for number in (1, 3, 4, 7, 9)] == pytest.approx([1, 1, 0.1, 0.01, 0.01])
     halved = Decay.of(TrainingConfig(schedule="step", rounds=9, lr_every=2, lr_decay=0.5))
     assert [halved.factor(number) for number in (2, 3, 5)] == [1, 0.5, 0.25]
-    sgd = LocalSGD.of(TrainingConfig(lr=0.2, schedule="cosine", rounds=4, batch=4, epochs=1))
+    sgd = LocalSGD.of(TrainingConfig(lr=0.2, schedule="cosine", rounds=4, batch=4, epochs=1, order="auto"))
     assert sgd.in_round(3).lr == pytest.approx(0.1)
-    assert LocalSGD.of(TrainingConfig(lr=0.2, batch=4, epochs=1)).in_round(3).lr == 0.2
+    assert LocalSGD.of(TrainingConfig(lr=0.2, batch=4, epochs=1, order="auto")).in_round(3).lr == 0.2
 
 
 def test_clipped_steps_are_torch_s():

@@ -376,10 +376,10 @@ class TrainingConfig(Section):
         False, description="each client's momentum goes on from its last round; else it is reset every round"
     )
     weight_decay: float = Field(5e-4, ge=0, description="weight decay")
-    order: Order = Field(
-        "heads-first",
+    order: Order | None = Field(
+        None,
         description="where clusters share an extractor: train heads first, then the extractor, or both in every step; "
-        "auto: both while there is one cluster",
+        "auto: both while there is one cluster; default: auto for hcfl++, heads-first for others",
     )
     train: str = Field(
         "all",

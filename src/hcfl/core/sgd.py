@@ -75,9 +75,10 @@ class LocalSGD:
 
     @classmethod
     def of(cls, training: TrainingConfig) -> "LocalSGD":
-        """Return how clients train by a section of the configuration in which batch size and epochs are set."""
+        """Return how clients train by a section of the configuration in which batch size, epochs and order are set."""
         assert training.batch is not None
         assert training.epochs is not None
+        assert training.order is not None
         return cls(
             lr=training.lr,
             momentum=training.momentum,

@@ -9,6 +9,7 @@ from typing import get_args
 import torch
 from torch import Tensor
 
+from hcfl.config import Order
 from hcfl.errors import InputError
 from hcfl.methods.local_models import ClusterModels, LocalTraining
 from hcfl.methods.robust_means import Average, Mean
@@ -59,6 +60,8 @@ class Method:
     """How their models become one."""
     warm_up: int = 0
     """Rounds at the start without changes of clusters: an untrained network cannot tell clients apart."""
+    order: Order = "heads-first"
+    """The order in which clients train extractors and heads, unless the configuration says another one."""
     name: str = "custom"
 
     def __post_init__(self) -> None:

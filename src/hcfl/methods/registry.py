@@ -41,6 +41,7 @@ from hcfl.tiers import (
     SplitByInteractions,
     SplitBySpectrum,
     SplitOnContradiction,
+    SplitOnGain,
     SplitWhenStationary,
     UpdateCosine,
     WeightedKMeans,
@@ -121,15 +122,19 @@ def hcfl_plus_fedrc(clusters: int = 1, rho: float = 0.3, mu: float = 0.4, unifor
 def hcfl_plus_plus(
     clusters: int = 1, rho: float = 0.4, mu: float = 0.4, follows: bool = False, false_alarms: float = 0.01
 ) -> Method:
-    """HCFL+ (FedRC) that splits where two groups contradict each other: our own, not the paper's.
+    """HCFL+ (FedRC) that splits where two heads serve better, or where two groups contradict each other: our own.
 
-    With `follows`, clients may change: weights forget, a test of each client's losses reopens them, clusters that a
-    concept has left are remembered, and small clusters learn as fast as large ones.
+    While there is one cluster, its head and the extractor train together, which is FedAvg. With `follows`, clients may
+    change: weights forget, a test of each client's losses reopens them, clusters that a concept has left are
+    remembered, and small clusters learn as fast as large ones; there contradictions alone split.
     """
-    adaptation, distance = SplitOnContradiction(rho, remembers=follows), ConflictDistance()
-    weighting = ForgettingEM(mu, false_alarms=false_alarms) if follows else SampleWiseEM(mu)
-    local = ClusterModels(by_weight=follows)
-    return Method(Correlation(), weighting, adaptation, distance, "split", clusters, local, name="hcfl++")
+    method = Method(Correlation(), SampleWiseEM(mu), SplitOnGain(rho=rho), ConflictDistance(), "split", clusters)
+    method = replace(method, order="auto", name="hcfl++")
+    if not follows:
+        return method
+    forgetting = ForgettingEM(mu, false_alarms=false_alarms)
+    adaptation, local = SplitOnContradiction(rho, remembers=True), ClusterModels(by_weight=True)
+    return replace(method, weighting=forgetting, adaptation=adaptation, local=local, order="heads-first")
 
 
 def hcfl_plus_fedsoft(

@@ -119,7 +119,7 @@ def prepare(
 
     config = config.model_copy(update={"evaluation": filled_evaluation(config, federation.clients)})
     federation = measured_by(federation, config.evaluation, config.seed)
-    training = filled_training(config.training, federation)
+    training = filled_training(config.training, federation, method)
     engine, compiled = chosen_engine(config, template, device)
     unusual = engine == "batched" and model_settings.name not in MODELS
     if unusual and not can_be_batched(template, federation.shape, federation.scaling.dtype):
@@ -411,12 +411,13 @@ SMALL_CLIENT = 128
 """Training samples: a client with fewer than one batch of the paper's size would take one SGD step per epoch."""
 
 
-def filled_training(config: TrainingConfig, federation: Federation) -> TrainingConfig:
-    """Fill in batch size and local epochs: the paper's (128, 1), or (16, 5) where the median client is small."""
+def filled_training(config: TrainingConfig, federation: Federation, method: Method) -> TrainingConfig:
+    """Fill in batch size, local epochs and order: the paper's (128, 1), or (16, 5) where the median client is small."""
     small = median(federation.train_sizes.tolist()) < SMALL_CLIENT
     batch, epochs = config.batch or (16 if small else 128), config.epochs or (5 if small else 1)
     rounds, each = rounds_of(config, federation.steps)
-    return config.model_copy(update={"batch": batch, "epochs": epochs, "rounds": rounds, "rounds_per_step": each})
+    filled = {"batch": batch, "epochs": epochs, "rounds": rounds, "rounds_per_step": each}
+    return config.model_copy(update={**filled, "order": config.order or method.order})
 
 
 def rounds_of(config: TrainingConfig, steps: int) -> tuple[int, int | None]:

@@ -19,8 +19,8 @@ from hcfl.runs.restore import as_it_was
 from hcfl.runs.tables import summarise
 
 RULES = {
-    "evidence": ("split-on-gain",),
-    "contradiction": ("hcfl++", "split-on-contradiction"),
+    "evidence": ("hcfl++", "split-on-gain"),
+    "contradiction": ("split-on-contradiction",),
     "gap": ("hcfl+", "split-and-remove"),
     "norms": ("cfl", "hcfl-prime", "split-when-stationary"),
     "coherence": ("icfl", "split-by-spectrum"),

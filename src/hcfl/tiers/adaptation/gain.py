@@ -39,6 +39,9 @@ ODDS = log(20)
 """How much more likely another cluster must make a client's samples before the client moves there."""
 
 
+EVERY = 5
+"""From this round on, gains are looked at every so many rounds: they cost more than the rest of the server's work."""
+
 WORTH = 0.1
 """Which share of the loss two heads must take away: with less, it is not worth that each head has fewer
 samples to learn from."""
@@ -48,9 +51,9 @@ samples to learn from."""
 class SplitOnGain:
     """Split a cluster where two heads serve both parts better than one, or where the parts contradict each other.
 
-    - **Gain**: held-out likelihood of two heads against one (`head_gain`), tested over clients. `level` is the
-      probability that this test splits anything in a run although nothing differs: it is divided among the rounds, and
-      in each among the cuts looked at.
+    - **Gain**: held-out likelihood of two heads against one (`head_gain`), tested over clients in the first five rounds
+      and then in every fifth. `level` is the probability that this test splits anything in a run although nothing
+      differs: it is divided among these rounds, and in each among the cuts looked at.
     - **Contradiction**, by `rho`, as in `SplitOnContradiction`: it sees relabelled classes with few clients, too.
 
     What was split is merged only where both kinds of evidence are gone: the prototypes do not contradict each other by
@@ -86,24 +89,25 @@ class SplitOnGain:
         empty = tuple(torch.nonzero(~occupied).flatten().tolist())
         known = measured(participants.prototypes, participants.halves)
         directions = Directions.of(participants.prototypes)
-        if merge := self._merge(participants, known, directions):
+        look = looks(participants.round)
+        if merge := self._merge(participants, known, directions) if look else None:
             return Decision(remove=empty, merges=(merge,))
-        contradicting = contradiction.split(participants, directions, distance)
-        if split := contradicting or self._split(participants, known, distance):
+        split = contradiction.split(participants, directions, distance)
+        if split := split or (self._split(participants, known, distance, look) if look else None):
             return Decision((split,), empty)
         dissenting = contradiction.moves(participants, directions)
         named = {move.client for move in dissenting}
         likelier = tuple(move for move in _moves(participants, known, directions) if move.client not in named)
         return Decision(remove=empty, moves=dissenting + likelier)
 
-    def threshold(self, round_: int, looked_at: int) -> float:
-        """Return the p-value below which a round splits one of the cuts looked at; `level` in all rounds together."""
-        return self.level / (round_ * (round_ + 1) * looked_at)
+    def threshold(self, look: int, looked_at: int) -> float:
+        """Return the p-value below which a look splits one of the cuts looked at; `level` in all looks together."""
+        return self.level / (look * (look + 1) * looked_at)
 
-    def _split(self, participants: Participants, known: Measured, distance: Tensor) -> SplitDecision | None:
+    def _split(self, participants: Participants, known: Measured, distance: Tensor, look: int) -> SplitDecision | None:
         """Find the cut with the smallest p-value among all clusters and sources."""
         blocks = cluster_blocks(participants, distance).values()
-        threshold = self.threshold(max(participants.round, 1), max(1, len(SOURCES) * len(blocks)))
+        threshold = self.threshold(look, max(1, len(SOURCES) * len(blocks)))
         found, least = None, threshold
         for block in blocks:
             inside = known.of(block.rows)
@@ -136,6 +140,17 @@ class SplitOnGain:
                 numbers = evidence(value), evidence(2 * self.level)
                 found, most = MergeDecision(int(clusters[into]), int(clusters[gone]), *numbers), value
         return found
+
+
+def looks(round_: int) -> int:
+    """Return how many rounds have looked at gains, this one included; 0: this one does not.
+
+    >>> [looks(round_) for round_ in (1, 2, 5, 6, 9, 10, 15)]
+    [1, 2, 5, 0, 0, 6, 7]
+    """
+    if round_ <= EVERY:
+        return max(round_, 1)
+    return 0 if round_ % EVERY else EVERY + round_ // EVERY - 1
 
 
 def evidence(probability: float) -> float:
