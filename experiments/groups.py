@@ -39,7 +39,9 @@ def concepts(seed: int) -> dict[str, Any]:
     return {"alpha": 1.0, "alpha_reading": "total", "beta": 0.2, "clients": CLIENTS, "rounds": 60, "seed": seed}
 
 
-def two_kinds(change: Callable[[np.random.Generator], Callable[[np.ndarray], np.ndarray]]) -> Callable[[int], dict[str, Any]]:
+def two_kinds(
+    change: Callable[[np.random.Generator], Callable[[np.ndarray], np.ndarray]],
+) -> Callable[[int], dict[str, Any]]:
     """Digits, iid: half of the clients have another kind of sensor, which changes all its images in one way."""
 
     def settings(seed: int) -> dict[str, Any]:
@@ -48,7 +50,9 @@ def two_kinds(change: Callable[[np.random.Generator], Callable[[np.ndarray], np.
         client = draw.permutation(len(x)) % CLIENTS
         second = client >= CLIENTS // 2
         x[second] = change(draw)(x[second])
-        federation = hcfl.Federation.from_arrays(x, y, client=client, concept=second.astype(int), seed=seed, val_share=0.2)
+        federation = hcfl.Federation.from_arrays(
+            x, y, client=client, concept=second.astype(int), seed=seed, val_share=0.2
+        )
         return {"data": federation, "rounds": 20, "seed": seed}
 
     return settings
@@ -71,6 +75,8 @@ SAME = {"iid": lambda seed: {"partition": "iid", "beta": 0.0, "clients": CLIENTS
 
 FEW_CLASSES = {"two classes each": lambda seed: {"scenario": "c2", "clients": CLIENTS, "rounds": 20, "seed": seed}}
 
+TABLES = {"stability": STABILITY, "same": SAME, "few-classes": FEW_CLASSES}
+
 
 def played(method: str, settings: Mapping[str, Any], out: Path) -> tuple[dict[str, Any], list[dict[str, Any]]]:
     """Return the summary and the metrics of a run, which is played if it was not yet."""
@@ -91,36 +97,43 @@ def shown(values: list[float]) -> str:
     return f"{mean(values):.1f}" + (f" ± {stdev(values):.1f}" if len(values) > 1 else "")
 
 
+def cells(runs: list[tuple[dict[str, Any], list[dict[str, Any]]]]) -> list[str]:
+    """Return what some runs of one method found, for a line of the table."""
+    paths = [agreement(rows) for _, rows in runs]
+    found = [path for path in paths if path and max(path) >= RIGHT]
+    kept = sum(path[-1] >= RIGHT for path in found)
+    ends = sorted(summary["clusters_last"] for summary, _ in runs)
+    accuracies = []
+    for key in ("val_last", "test_last"):
+        values = [100 * summary[key] for summary, _ in runs if summary[key] is not None]
+        accuracies.append(shown(values) if values else "–")
+    counts = ", ".join(f"{clusters} × {ends.count(clusters)}" for clusters in sorted(set(ends)))
+    return [*accuracies, counts, f"{len(found)} of {len(runs)}", f"{kept} of {len(found)}"]
+
+
 def main() -> None:
     """Print one table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    tables = {"stability": STABILITY, "same": SAME, "few-classes": FEW_CLASSES}
-    parser.add_argument("what", choices=tables)
+    parser.add_argument("what", choices=TABLES)
     parser.add_argument("--seeds", type=int, default=10)
     parser.add_argument("--seed", type=int, default=0, help="the first seed")
     parser.add_argument("--methods", nargs="*", default=["hcfl++"], help=f"methods, or {', '.join(VARIANTS)}")
     parser.add_argument("--only", nargs="*", help="only these federations")
     parser.add_argument("--out", type=Path, default=Path("runs/groups"))
     given = parser.parse_args()
-    print("| federation | method | Val | Test | K at the end | found | of these, right at the end |\n|---|---|---|---|---|---|---|")
-    for federation, settings in tables[given.what].items():
+    columns = ("federation", "method", "Val", "Test", "K at the end", "found", "of these, right at the end")
+    print(f"| {' | '.join(columns)} |\n|{'---|' * len(columns)}")
+    for federation, settings in TABLES[given.what].items():
         if given.only and federation not in given.only:
             continue
         for name in given.methods:
-            variant = VARIANTS.get(name)
-            runs = []
-            for seed in range(given.seed, given.seed + given.seeds):
-                method = name if variant is None else "hcfl++"
-                out = given.out / federation.replace(" ", "-") / f"{name.replace(' ', '-')}-{seed}"
-                runs.append(played(method, {**settings(seed), **(variant or {})}, out))
-            paths = [agreement(rows) for _, rows in runs]
-            found = [path for path in paths if path and max(path) >= RIGHT]
-            kept = sum(path[-1] >= RIGHT for path in found)
-            val, test = ([100 * summary[key] for summary, _ in runs if summary[key] is not None] for key in ("val_last", "test_last"))
-            ends = sorted(summary["clusters_last"] for summary, _ in runs)
-            counts = ", ".join(f"{k} × {ends.count(k)}" for k in sorted(set(ends)))
-            cells = [federation, name, shown(val), shown(test) if test else "–", counts, f"{len(found)} of {len(runs)}", f"{kept} of {len(found)}"]
-            print(f"| {' | '.join(cells)} |", flush=True)
+            method, variant = ("hcfl++", VARIANTS[name]) if name in VARIANTS else (name, {})
+            folder = given.out / federation.replace(" ", "-")
+            runs = [
+                played(method, {**settings(seed), **variant}, folder / f"{name.replace(' ', '-')}-{seed}")
+                for seed in range(given.seed, given.seed + given.seeds)
+            ]
+            print(f"| {' | '.join([federation, name, *cells(runs)])} |", flush=True)
 
 
 if __name__ == "__main__":

@@ -36,7 +36,9 @@ def start(federation, method, seed=0):
 
 def local_sgd(batch=128, epochs=1, proximal=0.0, **changes) -> LocalSGD:
     """How clients train, with the configuration's defaults."""
-    return replace(LocalSGD.of(TrainingConfig(batch=batch, epochs=epochs, order="heads-first")), proximal=proximal, **changes)
+    return replace(
+        LocalSGD.of(TrainingConfig(batch=batch, epochs=epochs, order="heads-first")), proximal=proximal, **changes
+    )
 
 
 def setting_of(federation, method, network, engine=None, sgd=None, **changes) -> Setting:

@@ -138,7 +138,8 @@ def test_distances_beyond_the_room_of_a_page_stay_in_the_folder():
 @pytest.mark.parametrize(
     ("method", "adaptation", "rule"),
     [("hcfl+(fesem)", None, "gap"), ("cfl", None, "norms"), ("hcfl-prime(fedem)", None, "norms"),
-     ("hcfl++", None, "evidence"), ("hcfl++", "split-on-contradiction", "contradiction"), ("icfl", None, "coherence"), ("pacfl", None, "cut"), ("stocfl", None, None),
+     ("hcfl++", None, "evidence"), ("hcfl++", "split-on-contradiction", "contradiction"),
+     ("icfl", None, "coherence"), ("pacfl", None, "cut"), ("stocfl", None, None),
      ("cfl", "split-and-remove(rho=0.1)", "gap"), ("hcfl+(fedem)", "mine.py:Split", None)],
 )  # fmt: skip
 def test_what_a_split_s_numbers_mean(method, adaptation, rule):

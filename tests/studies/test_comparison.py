@@ -229,6 +229,15 @@ def test_a_process_that_is_killed_repeats_nothing_that_was_finished(tmp_path):
         assert [json.loads(line)["round"] for line in log.read_text().splitlines()] == [1, 2]
 
 
+def test_runs_by_an_older_rule_of_hcfl_plus_plus_keep_their_folders(tmp_path):
+    def name(**settings):
+        return jobs.task_of(from_flat(method="hcfl++", **settings), tmp_path).folder.name
+
+    rule, order = {"adaptation": "split-on-contradiction"}, {"order": "heads-first"}
+    assert name() == name(adaptation="split-on-gain", order="auto")
+    assert len({name(), name(**rule), name(**order), name(**rule, **order)}) == 4
+
+
 def test_an_interrupted_run_goes_on_from_its_checkpoint(tmp_path):
     config = from_flat(method="fedavg", clients=4, samples=200, rounds=3)
     task = jobs.task_of(config, tmp_path, keep=True)

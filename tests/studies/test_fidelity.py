@@ -86,7 +86,7 @@ def test_rows_come_in_the_papers_order_and_ours_last(shown):
     study, runs = shown("beta-0.2")
     assert list(runs) == [row for row in study.rows if row in runs]
     assert next(iter(runs)) == "FedAvg"
-    assert list(runs)[-4:] == ["HCFL++", "HCFL++, own heads", "FedAvg, own heads", "Local"]
+    assert list(runs)[-4:] == ["HCFL++, own heads", "HCFL++, gain", "FedAvg, own heads", "Local"]
 
 
 @pytest.mark.parametrize("plan", PLANS, ids=lambda plan: plan.name)

@@ -8,6 +8,7 @@ from torch.testing import assert_close
 
 from hcfl.errors import InputError
 from hcfl.tiers import ConflictDistance, Decision, Participants, SplitOnContradiction, SplitOnGain
+from hcfl.tiers.adaptation.gain import looks
 from hcfl.tiers.client_segments import Segments
 from hcfl.tiers.cuts import SOURCES
 from hcfl.tiers.distance import half_prototypes, prototypes
@@ -55,9 +56,9 @@ def known(seen: Participants):
     return measured(seen.prototypes, seen.halves)
 
 
-def decide(seen: Participants) -> Decision:
+def decide(seen: Participants, rho: float = 0.4) -> Decision:
     occupied = torch.ones(int(seen.members.max()) + 1, dtype=torch.bool)
-    return SplitOnGain().decide(seen, ConflictDistance().between(seen), occupied)
+    return SplitOnGain(rho=rho).decide(seen, ConflictDistance().between(seen), occupied)
 
 
 def test_the_first_half_of_each_class_is_the_larger_one():
@@ -130,7 +131,16 @@ def test_it_does_not_split_where_nothing_differs():
 
 def test_a_later_round_needs_more_evidence_and_all_rounds_together_have_the_level():
     rule = SplitOnGain(level=0.05)
-    assert sum(rule.threshold(round_, 3) * 3 for round_ in range(1, 10_000)) == pytest.approx(0.05, rel=1e-3)
+    looked = [look for look in map(looks, range(1, 50_000)) if look]
+    assert looked == list(range(1, len(looked) + 1))
+    assert sum(rule.threshold(look, 3) * 3 for look in looked) == pytest.approx(0.05, rel=1e-3)
+
+
+def test_rounds_between_looks_neither_split_nor_merge_by_gain():
+    sensors = [0] * 6 + [1] * 6
+    for seen, changed in ((samples(sensors), "splits"), (samples([0] * 12, members=sensors), "merges")):
+        assert getattr(decide(replace(seen, round=10), rho=10.0), changed)
+        assert not getattr(decide(replace(seen, round=11), rho=10.0), changed)
 
 
 def test_clusters_that_pay_stay_and_others_merge():

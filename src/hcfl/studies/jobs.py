@@ -25,6 +25,12 @@ from hcfl.runs.save import saving
 NO_EFFECT_ON_RESULTS = {"device", "threads", "checkpoint_every", "checkpoints_kept"}
 """Settings that say where and how a run executes; they do not distinguish run folders."""
 
+CHANGED = {
+    ("method", "adaptation"): ("split-on-gain", "split-on-contradiction"),
+    ("training", "order"): ("auto", "heads-first"),
+}
+"""Defaults of hcfl++ that a later version changed: the new one is part of a run folder's name, the old one is not."""
+
 RESULT = "result.json"
 """The file that a complete run adds to its folder: the metrics that tables show."""
 
@@ -68,15 +74,22 @@ def task_of(config: Config, out: Path, keep: bool = False) -> Task:
 def _telling(config: Config) -> dict[str, Any]:
     """Return the settings that name a run folder.
 
-    Defaults are left out: a setting that a later version adds must not change the names of existing folders. The one
-    default that a later version did change, `test_on`, is named, and its old value is not.
+    Defaults are left out: a setting that a later version adds must not change the names of existing folders. Defaults
+    that a later version did change, `test_on` and those of hcfl++, are named, and their old values are not.
     """
     settings = config.model_dump(exclude=NO_EFFECT_ON_RESULTS, exclude_defaults=True)
     settings.get("evaluation", {}).pop("serve", None)  # says what is kept
     data = {**settings.get("data", {}), "test_on": config.data.test_on or "halves"}
     if data["test_on"] == "tenth":
         del data["test_on"]
-    return {name: value for name, value in {**settings, "data": data}.items() if value != {}}
+    named = {**settings, "data": data}
+    if config.method.name == "hcfl++":
+        for (section, name), (new, old) in CHANGED.items():
+            values = named.get(section, {})
+            chosen = values.get(name) or new
+            rest = {key: value for key, value in values.items() if key != name}
+            named[section] = rest if chosen == old else {**rest, name: chosen}
+    return {name: value for name, value in named.items() if value != {}}
 
 
 def run(task: Task, threads: int | None = None, should_stop: ShouldStop | None = None) -> bool:
