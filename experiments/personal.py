@@ -13,7 +13,8 @@ The settings were chosen on seeds from 100 on (`--seed 100`); the tables in docs
 """
 
 import argparse
-from collections.abc import Sequence
+import json
+from collections.abc import Mapping, Sequence
 from importlib.util import find_spec
 from pathlib import Path
 from statistics import mean, stdev
@@ -62,35 +63,38 @@ def shown(values: list[float]) -> str:
     return f"{100 * mean(values):.1f}{spread}"
 
 
-def on_watch(seeds: range, rounds: int, kind: str, methods: Sequence[str], **settings: int) -> None:
-    """Compare methods, without and with personal parts, on the same arms."""
-    print("| method | Val % | personal Val % | Test % | K | worst 10% | below local % |\n|---|---|---|---|---|---|---|")
-    baseline: dict[int, dict[str, float]] = {}
-    with TemporaryDirectory() as folder:
-        for method in methods:
-            found = []
-            for seed in seeds:
-                out = Path(folder) / f"{method}-{seed}"
-                run = hcfl.run(
-                    method,
-                    watch(seed),
-                    personal="none" if method == "local" else kind,  # alone, a client needs to set nothing aside
-                    rounds=rounds,
-                    evaluate_every=rounds,
-                    seed=seed,
-                    out=out,
-                    **settings,
-                )
-                if method == "local":
-                    baseline[seed] = accuracy_of_clients(out, personal=False)
-                below = share_worse_off(accuracy_of_clients(out), baseline[seed])
-                found.append({**run.summary, "below": below})
-            keys = ("val_last", "val_personal_last", "test_last")
-            worst = "val_worst_tenth" if method == "local" else "val_personal_worst_tenth"
-            cells = ["–" if found[0][key] is None else shown([row[key] for row in found]) for key in keys]
-            cells.append(f"{mean(row['clusters_last'] for row in found):.1f}")
-            cells += [shown([row[key] for row in found]) for key in (worst, "below")]
-            print(f"| `{method}` | {' | '.join(cells)} |", flush=True)
+def on_watch(seeds: range, given: argparse.Namespace, methods: Sequence[str], **settings: int) -> None:
+    """Compare methods, without and with personal parts, on the same arms; runs that are there are not repeated."""
+    columns = ("method", "Val %", "personal Val %", "Test %", "K", "worst 10%", "below local %", "the same, means")
+    print(f"| {' | '.join(columns)} |\n|{'---|' * len(columns)}")
+    alone: dict[int, dict[str, float]] = {}
+    label = "-".join(f"{name}{value}" for name, value in {"rounds": given.rounds, **settings}.items())
+    for method in methods:
+        kind = "none" if method == "local" else given.personal  # alone, a client needs to set nothing aside
+        found, accuracies = [], {}
+        for seed in seeds:
+            out = given.out / f"{method}-{kind}-{label}-seed{seed}"
+            if not (out / "summary.json").exists():
+                chosen = {"rounds": given.rounds, "evaluate_every": given.rounds, **settings}
+                hcfl.run(method, watch(seed), personal=kind, seed=seed, threads=1, out=out, **chosen)
+            accuracies[seed] = accuracy_of_clients(out)
+            if method == "local":
+                alone[seed] = accuracies[seed]
+            summary = json.loads((out / "summary.json").read_text(encoding="utf-8"))
+            found.append({**summary, "below": share_worse_off(accuracies[seed], alone[seed])})
+        keys = ("val_last", "val_personal_last", "test_last")
+        worst = "val_worst_tenth" if method == "local" else "val_personal_worst_tenth"
+        cells = ["–" if found[0][key] is None else shown([row[key] for row in found]) for key in keys]
+        cells.append(f"{mean(row['clusters_last'] for row in found):.1f}")
+        cells += [shown([row[key] for row in found]) for key in (worst, "below")]
+        cells.append(shown([share_worse_off(over_seeds(accuracies), over_seeds(alone))]))
+        print(f"| `{method}` | {' | '.join(cells)} |", flush=True)
+
+
+def over_seeds(accuracies: Mapping[int, Mapping[str, float]]) -> dict[str, float]:
+    """Return the mean accuracy of each arm over the seeds in which it trains."""
+    arms = {arm for found in accuracies.values() for arm in found}
+    return {arm: mean(found[arm] for found in accuracies.values() if arm in found) for arm in arms}
 
 
 def on_small_clients(seeds: range, rounds: int, kind: str) -> None:
@@ -112,6 +116,7 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0, help="the first seed")
     parser.add_argument("--rounds", type=int, default=30)
     parser.add_argument("--personal", default="auto")
+    parser.add_argument("--out", type=Path, default=Path("runs/personal"))
     parser.add_argument(
         "--methods", nargs="*", default=METHODS, help="local is the first, since others are compared with it"
     )
@@ -120,11 +125,11 @@ def main() -> None:
     if given.what == "small":
         on_small_clients(seeds, given.rounds, given.personal)
     elif given.what == "watch":
-        on_watch(seeds, given.rounds, given.personal, given.methods)
+        on_watch(seeds, given, given.methods)
     else:
         for epochs, batch in ((2, 32), (5, 16), (1, 128)):
             print(f"\n{epochs} local epochs, batches of {batch}\n")
-            on_watch(seeds, given.rounds, given.personal, given.methods, epochs=epochs, batch=batch)
+            on_watch(seeds, given, given.methods, epochs=epochs, batch=batch)
 
 
 if __name__ == "__main__":
