@@ -147,7 +147,7 @@ def measure_hcfl(federation: Federation, model: str, batch: int, number: int, th
     prepared = prepare(from_flat(**settings), federation, builder, method)
     torch.set_num_threads(prepared.config.threads or threads)
     records = [record for _, record in rounds.play(prepared.setting, prepared.state, number)]
-    seconds = median([record.seconds for record in records][1:])
+    seconds = median([sum(record.seconds.values()) for record in records][1:])
     name = f"{method.name}, hcfl ({prepared.config.engine})"
     return Measured(name, seconds, records[-1].val or 0.0, records[-1].clusters)
 

@@ -70,7 +70,7 @@ def measure_rounds(point: Point, number: int, threads: int) -> dict[str, float]:
     records = [record for _, record in rounds.play(prepared.setting, prepared.state, number)]
     assert {record.participants for record in records} == {point.participants}
     assert {record.clusters for record in records} == {point.clusters}
-    return {"build": built, "seconds": median([record.seconds for record in records][1:])}
+    return {"build": built, "seconds": median([sum(record.seconds.values()) for record in records][1:])}
 
 
 def measure_distance(number: int, threads: int) -> dict[str, float]:

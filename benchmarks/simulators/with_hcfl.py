@@ -41,7 +41,7 @@ def main() -> None:
     torch.set_num_threads(prepared.config.threads or workload.cores)
     seconds, state = [], prepared.state
     for after, record in rounds.play(prepared.setting, prepared.state, workload.rounds):
-        seconds.append(record.seconds)
+        seconds.append(sum(record.seconds.values()))
         state = after
     inputs, labels = load(workload.data)
     right = 0

@@ -30,7 +30,8 @@ from hcfl.models.inputs import Scaled
 from hcfl.models.layers import Style
 from hcfl.models.precision import threads
 from hcfl.rng import torch_generator
-from hcfl.runs.prepare import chosen_engine, prepare
+from hcfl.runs.engine_choice import chosen_engine
+from hcfl.runs.prepare import prepare
 from hcfl.tiers.client_segments import Segments
 from helpers import blobs, local_sgd, play, setting_of, start
 

@@ -23,6 +23,28 @@ def test_models_map_inputs_to_one_logit_per_class(name, shape):
     assert isinstance(head, nn.Linear)
 
 
+@pytest.mark.parametrize("length", [1, 7, 50])
+def test_series_as_images_of_one_row_are_convolved_pooled_and_trained_as_series(length):
+    extractor, _ = MODELS["cnn1d"]((length, 3), 4)
+    layers = [nn.Conv1d(*widths, 5, padding=2) for widths in ((3, 32), (32, 64), (64, 128))]
+    for layer, parameters in zip(layers, zip(*[iter(extractor.parameters())] * 2, strict=True), strict=True):
+        layer.weight.data, layer.bias.data = (parameter.detach().clone() for parameter in parameters)
+    x = torch.randn(5, length, 3, generator=torch.Generator().manual_seed(0))
+    plain = x.mT
+    for layer in layers:
+        plain = nn.functional.max_pool1d(layer(plain).relu(), 2, ceil_mode=True)
+    plain = plain.mean(dim=2)
+    assert_close(extractor(x), plain)
+    mine, theirs = (
+        torch.autograd.grad(features.square().sum(), parameters)
+        for features, parameters in (
+            (extractor(x), list(extractor.parameters())),
+            (plain, [parameter for layer in layers for parameter in layer.parameters()]),
+        )
+    )
+    assert_close(mine, theirs)
+
+
 @pytest.mark.parametrize(
     ("shape", "name"), [((9,), "mlp"), ((50, 3), "cnn1d"), ((32, 32, 3), "cnn"), ((8, 8, 1), "mlp")]
 )

@@ -15,9 +15,10 @@ from hcfl.config import TrainingConfig
 from hcfl.core.cluster_log import Split
 from hcfl.launch import execute
 from hcfl.methods import METHODS, build
+from hcfl.runs.defaults import filled_training
 from hcfl.runs.folder import event_row
 from hcfl.runs.measured import Measured
-from hcfl.runs.prepare import filled_training, prepare
+from hcfl.runs.prepare import prepare
 from hcfl.runs.tables import client_rows, describe_partition, summarise
 from helpers import blobs, play
 

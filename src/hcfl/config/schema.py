@@ -48,7 +48,7 @@ class Config(Section):
     engine: Literal["auto", "sequential", "batched", "flower"] = Field(
         "auto",
         description="one client after another, all as one program, or Flower's simulation; "
-        "auto: batched where that is faster, else sequential",
+        "auto: batched where that is faster (on a CPU, a short trial shows it), else sequential",
     )
     device: str = Field("cpu", description="cpu, cuda, cuda:1, …")
     precision: Precision = Field(
@@ -63,7 +63,12 @@ class Config(Section):
         None, ge=1, description="rounds between two checkpoints; default: as often as 5% of the time allows"
     )
     checkpoints_kept: int = Field(2, ge=1, description="how many checkpoints stay, in case the newest is damaged")
-    threads: int | None = Field(None, ge=1, le=1024, description="CPU threads; default 1 for small models, else all")
+    threads: int | None = Field(
+        None,
+        ge=1,
+        le=1024,
+        description="CPU threads; sequential: clients side by side; default all, batched 1 for small models",
+    )
 
     @classmethod
     def parse(cls, values: Mapping[str, Any]) -> Self:

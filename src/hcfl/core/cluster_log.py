@@ -87,6 +87,11 @@ class Move:
     to: tuple[int, ...]
     """The cluster of each."""
 
+    @cached_property
+    def where(self) -> dict[int, int]:
+        """The cluster of each, by client."""
+        return dict(zip(self.clients, self.to, strict=True))
+
 
 Change = Split | Removal | Merge | Move
 
@@ -112,7 +117,7 @@ def missed_split(weights: Weights, clusters: tuple[int, ...], changes: Sequence[
         elif isinstance(change, Split):
             absent = absent and change.part(client) == OUTSIDE
         elif isinstance(change, Move):
-            absent = absent and client not in change.clients
+            absent = absent and client not in change.where
         weights, clusters = follow(weights, clusters, [change], client), clusters_after(clusters, change)
     return absent
 
@@ -126,16 +131,14 @@ def split_weights(weights: Tensor, parent: int, parts: Tensor, rule: Rule) -> Te
     """Append the child's column to weights (rows, clusters); `parts` (rows,) says where each row's client stood."""
     if rule == "uniform":
         return weights.new_full((len(weights), weights.shape[1] + 1), 1 / (weights.shape[1] + 1))
-    grown = torch.cat([weights, torch.zeros_like(weights[:, :1])], dim=1)
-    members, second = (parts != OUTSIDE).to(weights.device), (parts == SECOND).to(weights.device)
-    if rule not in ("move", "alone"):
-        halved = ~members if rule == "one-hot" else torch.ones_like(members)
-        grown[halved, -1] = grown[halved, parent] = weights[halved, parent] / 2
-    if rule == "lean":
-        mass = weights[:, parent]
-        grown[members, -1] = torch.where(second, LEAN * mass, (1 - LEAN) * mass)[members]
-        grown[members, parent] = mass[members] - grown[members, -1]
-    elif rule != "halve":
+    # Where a row's client stood → the share of the parent's mass that goes to the child.
+    shares = {"lean": (0.5, 1 - LEAN, LEAN), "move": (0.0,) * 3, "alone": (0.0,) * 3}.get(rule, (0.5,) * 3)
+    mass = weights[:, parent]
+    child = mass * torch.tensor(shares, dtype=weights.dtype)[parts].to(weights.device)
+    grown = torch.cat([weights, child.unsqueeze(1)], dim=1)
+    grown[:, parent] = mass - child
+    if rule in ("one-hot", "move", "alone"):
+        members, second = (parts != OUTSIDE).to(weights.device), (parts == SECOND).to(weights.device)
         grown[members] = 0
         grown[members & ~second, parent] = 1
         grown[second, -1] = 1
@@ -205,9 +208,8 @@ def _follow_one(weights: Tensor, clusters: tuple[int, ...], change: Change, clie
         return remove_weights(weights, clusters.index(change.cluster))
     if isinstance(change, Merge):
         return merge_weights(weights, clusters.index(change.into), clusters.index(change.gone))
-    if client in change.clients:
-        to = change.to[change.clients.index(client)]
-        return one_hot(clusters.index(to), len(clusters)).to(weights).expand_as(weights)
+    if client in change.where:
+        return one_hot(clusters.index(change.where[client]), len(clusters)).to(weights).expand_as(weights)
     return weights
 
 

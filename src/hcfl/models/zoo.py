@@ -6,6 +6,7 @@ from math import prod
 
 import torch
 from torch import Tensor, nn
+from torch.nn.functional import conv2d
 
 from hcfl.errors import InputError
 from hcfl.models.layers import check_image
@@ -20,6 +21,22 @@ class AxisToFront(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         """(N, …, C) → (N, C, …), without copying: images become torch's channels-last layout."""
         return x.movedim(-1, 1)
+
+
+class AsOneRow(nn.Module):
+    """A series as an image of one row: torch pools images with channels last ten times as fast as series."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(N, T, D) → (N, D, 1, T), without copying."""
+        return x.movedim(-1, 1).unsqueeze(2)
+
+
+class RowConvolution(nn.Conv1d):
+    """A convolution along images of one row, with the parameters of one along series."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(N, C, 1, T) → (N, C′, 1, T)."""
+        return conv2d(x, self.weight.unsqueeze(2), self.bias, padding=(0, self.kernel_size[0] // 2))
 
 
 def mlp(shape: tuple[int, ...], classes: int, hidden: Sequence[int] = (256, 128)) -> Pair:
@@ -44,10 +61,11 @@ def cnn1d(shape: tuple[int, ...], classes: int, channels: Sequence[int] = (32, 6
     """Build a small convolutional network for series (T, D) of any length."""
     if len(shape) != 2:
         raise InputError(f"model.name = cnn1d: reads series (T, D), but the inputs have shape {shape}")
-    layers: list[nn.Module] = [AxisToFront()]
+    layers: list[nn.Module] = [AsOneRow()]
     for before, after in pairwise([shape[-1], *channels]):
-        layers += [nn.Conv1d(before, after, 5, padding=2), nn.ReLU(), nn.MaxPool1d(2, ceil_mode=True)]
-    return nn.Sequential(*layers, nn.AdaptiveAvgPool1d(1), nn.Flatten()), nn.Linear(channels[-1], classes)
+        # The activation does not change which value is the largest, so it comes after pooling, on half as many.
+        layers += [RowConvolution(before, after, 5), nn.MaxPool2d((1, 2), ceil_mode=True), nn.ReLU()]
+    return nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten()), nn.Linear(channels[-1], classes)
 
 
 class LastState(nn.Module):

@@ -14,6 +14,7 @@ from hcfl.launch import execute, resume
 from hcfl.report import page, plots, tables
 from hcfl.runs import folder as run_folder
 from hcfl.runs import interrupt, progress, round_estimate
+from hcfl.runs.engine_trial import Way
 from hcfl.runs.folder import place_of
 from hcfl.runs.loop import OnRound, ShouldStop
 from hcfl.runs.prepare import prepare
@@ -41,6 +42,8 @@ def _show(run: Run, console: Console) -> Run:
     if scores:
         console.print(f"Held-out data: {shown(scores)}", highlight=False, soft_wrap=True)
     plots.save(plots.plot_runs([run]), run.path / run_folder.PICTURE)
+    if run.config.threads is not None:
+        console.print(f"Engine: {Way(run.config.engine, run.config.threads)}", highlight=False)
     console.print(f"Run folder: {run.path}", highlight=False, soft_wrap=True)
     return run
 

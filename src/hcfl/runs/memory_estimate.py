@@ -85,6 +85,11 @@ def estimate(
     )
 
 
+def fits(network: Network, method: Method, federation: Federation, config: Config) -> bool:
+    """Whether a round fits the memory of this CPU."""
+    return estimate(network, method, federation, config, torch.device("cpu")).total <= free_memory()
+
+
 def check(network: Network, method: Method, federation: Federation, config: Config, device: torch.device) -> None:
     """Refuse a run whose rounds cannot fit; not on Flower, where clients use the memory of other machines."""
     if config.engine == "flower":

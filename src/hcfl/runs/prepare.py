@@ -1,12 +1,9 @@
 """Builds every part of a run from its configuration: method, data, model, engine; the only place where they meet."""
 
-import os
 from collections.abc import Callable
 from copy import deepcopy
 from dataclasses import replace
 from functools import partial
-from statistics import median
-from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -14,7 +11,6 @@ from torch import nn
 
 from hcfl import methods, rng
 from hcfl.config import (
-    AdmissionConfig,
     Config,
     EvaluationConfig,
     MethodConfig,
@@ -27,16 +23,12 @@ from hcfl.core import rounds
 from hcfl.core.evaluation import without_shares
 from hcfl.core.given_start import from_groups
 from hcfl.core.local_plan import train
-from hcfl.core.setting import Engine, Setting
+from hcfl.core.setting import Setting
 from hcfl.core.sgd import LocalSGD
 from hcfl.data import Federation, build
-from hcfl.data.given_groups import GivenGroups
-from hcfl.data.readers import cache
-from hcfl.engines import Batched, Private, Sequential
+from hcfl.engines import Sequential
 from hcfl.engines.faulty import attackers_of, backdoor_of, with_faults
-from hcfl.engines.recorded import Recorder
 from hcfl.engines.stacked import can_be_batched
-from hcfl.engines.workers import Workers
 from hcfl.errors import InputError
 from hcfl.methods import Method, choices
 from hcfl.models import (
@@ -49,19 +41,30 @@ from hcfl.models import (
     TrainedPart,
     built_for,
     check_pair,
-    default_model,
-    kernels,
     text,
 )
 from hcfl.models.ensemble import Ensemble, embed, initialise
-from hcfl.models.layers import has_kernels
 from hcfl.models.precision import check_precision
 from hcfl.models.tasks import AnyTask, Classification, OwnLikelihood, Task
 from hcfl.own_code import described_error
 from hcfl.personal.inner_split import set_aside, together
 from hcfl.personal.measuring import PersonalParts
 from hcfl.privacy.rules import check_model, settled
-from hcfl.runs import memory_estimate
+from hcfl.runs import engine_trial, memory_estimate
+from hcfl.runs.defaults import (
+    check_training,
+    filled_admission,
+    filled_evaluation,
+    filled_method,
+    filled_model,
+    filled_training,
+    over_time,
+    passed_method,
+    passed_model,
+    with_groups,
+    with_start,
+)
+from hcfl.runs.engine_choice import batched, chosen_engine, default_threads, engine_of
 from hcfl.runs.loop import Prepared
 
 TIERS = ("formulation", "weighting", "adaptation", "distance", "topology", "local", "aggregation")
@@ -126,6 +129,7 @@ def prepare(
         engine, compiled = "sequential", False
         told = "the model cannot be trained for several clients at once, so clients train one after another"
         federation = replace(federation, notes=(*federation.notes, told))
+    asked = config
     config = config.model_copy(
         update={
             "method": method_settings,
@@ -157,7 +161,7 @@ def prepare(
         federation=federation,
         method=method,
         network=network,
-        engine=with_faults(engine_of(config), config, federation, method),
+        engine=Sequential(),
         sgd=LocalSGD.of(config.training),
         participation=config.training.participation,
         newcomers=config.evaluation.newcomers,
@@ -165,13 +169,21 @@ def prepare(
         evaluate_every=config.evaluation.evaluate_every,
         seed=config.seed,
         admission=config.admission,
-        personal=personal_of(config, ensemble.to(device)),
         personal_every=config.personal.personal_every,
         attackers=attackers_of(config, federation),
         backdoor=backdoor_of(config, federation),
         rounds_per_step=training.rounds_per_step,
     )
-    return Prepared(config, setting, rounds.begin(setting, ensemble.to(device)), _groups_kept(config, setting, model))
+    state = rounds.begin(setting, ensemble.to(device))
+    config, notes = engine_trial.overruled(asked, config, setting, state)
+    federation = replace(federation, notes=(*federation.notes, *notes))
+    setting = replace(
+        setting,
+        federation=federation,
+        engine=with_faults(engine_of(config), config, federation, method),
+        personal=personal_of(config, ensemble.to(device)),
+    )
+    return Prepared(config, setting, state, _groups_kept(config, setting, model))
 
 
 def _groups_kept(config: Config, setting: Setting, model: Builder | Pair | None) -> Callable[[], Prepared] | None:
@@ -192,13 +204,6 @@ def clusters_at_start(method: Method, federation: Federation) -> int:
     if federation.groups is not None:
         return len(federation.groups.names)
     return federation.clients if method.clusters is None else method.clusters
-
-
-def with_groups(config: MethodConfig, groups: GivenGroups | None) -> MethodConfig:
-    """Record as many clusters as there are given groups, where the method has this setting."""
-    if groups is None or config.clusters is None:
-        return config
-    return config.model_copy(update={"clusters": len(groups.names)})
 
 
 def fitting(federation: Federation, pair: object, task: Task) -> tuple[Federation, Network]:
@@ -277,94 +282,12 @@ def class_weights(asked: str, federation: Federation) -> tuple[float, ...]:
     return tuple(given[name] for name in names)
 
 
-def with_start(config: MethodConfig) -> MethodConfig:
-    """Let FeSEM start from K different models where another adaptation replaces the k-means that creates them."""
-    replaced = config.adaptation is not None and config.independent_start is None
-    if replaced and "independent_start" in methods.settings_of(config.name):
-        return config.model_copy(update={"independent_start": True})
-    return config
-
-
-def over_time(config: MethodConfig, steps: int) -> MethodConfig:
-    """Let a method follow clients that change, where there are steps and it can."""
-    can = config.name in methods.METHODS and "follows" in methods.settings_of(config.name)
-    return config.model_copy(update={"follows": True}) if can and steps > 1 and config.follows is None else config
-
-
-def filled_method(config: MethodConfig) -> MethodConfig:
-    """Fill in the settings of a named method."""
-    started = with_start(config)
-    defaults = methods.settings_of(config.name)
-    return started.model_copy(update={name: _given(started, name, default) for name, default in defaults.items()})
-
-
-def _given(config: MethodConfig, name: str, default: Any) -> Any:
-    value = getattr(config, name)
-    return default if value is None else value
-
-
-def passed_method(config: MethodConfig, method: Method) -> MethodConfig:
-    """Record a method that was passed as a Python object: its name and its number of clusters."""
-    return config.model_copy(update={"name": method.name, "clusters": method.clusters})
-
-
 def method_of(config: MethodConfig) -> Method:
     """Build a named method with its settings; configured tiers replace the method's own."""
     config = with_start(config)
     method = methods.build(config.name, **config.model_dump(exclude={"name", "warm_up", *TIERS}))
     method = choices.override(method, **config.model_dump(include=set(TIERS)))
     return replace(method, warm_up=config.warm_up)
-
-
-BATCHED_PARAMETERS = 150_000
-"""The largest extractor that a CPU trains for all clients at once: stacked, larger ones do not fit its caches."""
-
-
-COMPILED_ROUNDS = 20
-"""The number of rounds from which compiling a network on a GPU pays by default."""
-
-
-def chosen_engine(config: Config, network: Network, device: torch.device) -> tuple[str, bool]:
-    """Return the engine and whether it compiles the network: on a CPU, only small dense networks gain from batching.
-
-    Networks that we have kernels for are fast on a GPU without it.
-    """
-    parameters = [] if network.fixed else list(network.extractor.parameters())
-    dense = all(parameter.ndim <= 2 for parameter in parameters)
-    small = sum(parameter.numel() for parameter in parameters) <= BATCHED_PARAMETERS
-    auto = "batched" if device.type != "cpu" or (dense and small) else "sequential"
-    engine = auto if config.engine == "auto" else config.engine
-    can = engine == "batched" and device.type == "cuda"
-    if config.compile and not can:
-        raise InputError(f"compile = true: is for the batched engine on a GPU, not for {engine} on {device.type}")
-    wanted = (
-        not dense
-        and config.training.rounds >= COMPILED_ROUNDS
-        and not (has_kernels(network.extractor) and kernels.available())
-    )
-    compiled = can and (wanted if config.compile is None else config.compile)
-    return engine, compiled
-
-
-def engine_of(config: Config) -> Engine:
-    """Build the engine. On Flower each client runs alone, and Flower's apps add the network and the noise."""
-    if config.engine == "flower":
-        return Sequential()
-    if config.compile:
-        os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", str(cache.location(config.data.cache_dir) / "compiled"))
-    plain = _sequential(config) if config.engine == "sequential" else _batched(config)
-    return plain if config.privacy.mode == "none" else Private(plain, config.privacy)
-
-
-def _sequential(config: Config) -> Sequential:
-    """One client after another; on a CPU, as many side by side as there are threads, if that is faster."""
-    return Sequential(Workers(config.threads or 1) if config.device == "cpu" else None)
-
-
-def _batched(config: Config) -> Batched:
-    """All clients at once; on a GPU, training steps are recorded unless the network is compiled."""
-    recorder = Recorder() if config.device.startswith("cuda") and not config.compile else None
-    return Batched(bool(config.compile), recorder)
 
 
 def ready_for_parts(federation: Federation, config: Config) -> Federation:
@@ -378,24 +301,8 @@ def personal_of(config: Config, start: Ensemble) -> PersonalParts | None:
     """Build the maker of personal parts, which trains whole models as the engine does; None where there are none."""
     if config.personal.kind == "none":
         return None
-    trainer = _batched(config).train if config.engine == "batched" else train
+    trainer = batched(config).train if config.engine == "batched" else train
     return PersonalParts(config.personal.kind, trainer, replace(start.select([0]), topology="full"))
-
-
-VAL_CLIENTS = 2000
-"""Of more clients, so many of them measure Val by default: the time of a round must not grow with all clients."""
-
-
-def filled_evaluation(config: Config, clients: int) -> EvaluationConfig:
-    """Fill in how many clients measure Val: all where clients make personal parts or measure by themselves."""
-    asked = config.evaluation.val_clients
-    elsewhere = "clients on Flower measure by themselves" if config.engine == "flower" else None
-    personal = "personal parts are measured on all clients" if config.personal.kind != "none" else None
-    reason = elsewhere or personal
-    if reason and isinstance(asked, int):
-        raise InputError(f"evaluation.val_clients = {asked}: {reason}, so it must be all")
-    default: int | Literal["all"] = VAL_CLIENTS if clients > VAL_CLIENTS and reason is None else "all"
-    return config.evaluation.model_copy(update={"val_clients": asked or default})
 
 
 def measured_by(federation: Federation, evaluation: EvaluationConfig, seed: int) -> Federation:
@@ -405,85 +312,6 @@ def measured_by(federation: Federation, evaluation: EvaluationConfig, seed: int)
         return replace(federation, val_clients=None)
     drawn = rng.numpy_generator(seed, "val clients").choice(holders, wanted, replace=False)
     return replace(federation, val_clients=np.sort(drawn))
-
-
-SMALL_CLIENT = 128
-"""Training samples: a client with fewer than one batch of the paper's size would take one SGD step per epoch."""
-
-
-def filled_training(config: TrainingConfig, federation: Federation, method: Method) -> TrainingConfig:
-    """Fill in batch size, local epochs and order: the paper's (128, 1), or (16, 5) where the median client is small."""
-    small = median(federation.train_sizes.tolist()) < SMALL_CLIENT
-    batch, epochs = config.batch or (16 if small else 128), config.epochs or (5 if small else 1)
-    rounds, each = rounds_of(config, federation.steps)
-    filled = {"batch": batch, "epochs": epochs, "rounds": rounds, "rounds_per_step": each}
-    return config.model_copy(update={**filled, "order": config.order or method.order})
-
-
-def rounds_of(config: TrainingConfig, steps: int) -> tuple[int, int | None]:
-    """Return the rounds of a run and of each of its steps; where there is one step, it has no rounds of its own."""
-    each = config.rounds_per_step
-    if steps == 1:
-        if each is not None:
-            raise InputError(f"training.rounds_per_step = {each}: needs data.steps above 1")
-        return config.rounds, None
-    if each is None and config.rounds < steps:
-        raise InputError(f"training.rounds = {config.rounds}: must be at least data.steps = {steps}")
-    return (config.rounds, config.rounds // steps) if each is None else (steps * each, each)
-
-
-def check_training(config: Config) -> None:
-    """Refuse settings of training that have no effect, or nothing to go by."""
-    training = config.training
-    for name in ("lr_every", "lr_decay"):
-        if (value := getattr(training, name)) is not None and training.schedule != "step":
-            raise InputError(
-                f"training.{name} = {value:g}: is of schedule step, but the schedule is {training.schedule}"
-            )
-    if training.patience is None:
-        return
-    if config.engine == "flower":
-        raise InputError(
-            f"training.patience = {training.patience}: clients on Flower tell how many held-out samples are right, and "
-            "no likelihood to stop by"
-        )
-    if config.privacy.mode != "none":
-        raise InputError(
-            f"training.patience = {training.patience}: with privacy {config.privacy.mode} no held-out likelihood is "
-            "measured to stop by"
-        )
-    if config.data.steps > 1:
-        raise InputError(
-            f"training.patience = {training.patience}: held-out data change with every one of the {config.data.steps} "
-            "steps of time, so rounds cannot be compared"
-        )
-
-
-LONGEST_CHANGE = 3.0
-"""On Flower, where clients are strangers, a change is shortened to so many times the median length by default."""
-
-
-def filled_admission(config: AdmissionConfig, engine: str) -> AdmissionConfig:
-    """Fill in how long a client's change can be."""
-    default = LONGEST_CHANGE if engine == "flower" else None
-    return config.model_copy(update={"longest_change": config.longest_change or default})
-
-
-SMALL_STEP = 1_000_000
-"""Parameters × batch: below about this product, an SGD step is too short to share between threads."""
-
-
-def default_threads(network: Network, training: TrainingConfig, device: torch.device, engine: str) -> int:
-    """Return the number of CPU threads; the last digits of a sum depend on it, so a run records it.
-
-    Beside a GPU the CPU has only short steps to do, for which one thread is enough. Clients that train one after
-    another can do so in several threads, each with one client.
-    """
-    if engine == "sequential" and device.type == "cpu":
-        return torch.get_num_threads()
-    parameters = sum(p.numel() for module in (network.extractor, network.head) for p in module.parameters())
-    small = device.type != "cpu" or parameters * (training.batch or 1) < SMALL_STEP
-    return 1 if small else torch.get_num_threads()
 
 
 def _example(model: Builder | Pair, federation: Federation, task: Task) -> object:
@@ -504,23 +332,6 @@ def _device(name: str) -> torch.device:
     except (RuntimeError, AssertionError, NotImplementedError):
         raise InputError(f"device = {name!r}: is not a device of this machine; cpu always is") from None
     return device
-
-
-def filled_model(config: ModelConfig, shape: tuple[int, ...]) -> ModelConfig:
-    """Fill in the model's name and options; refuse options that it does not have."""
-    name = default_model(shape) if config.name == "auto" else config.name
-    given = config.model_dump(include=set(IMAGE_NETWORK_OPTIONS), exclude_none=True)
-    if name in IMAGE_NETWORKS:
-        return config.model_copy(update={"name": name, **IMAGE_NETWORK_OPTIONS, **given})
-    if given:
-        option, value = next(iter(given.items()))
-        raise InputError(f"model.{option} = {value}: is an option of {', '.join(IMAGE_NETWORKS)}, not of {name}")
-    return config.model_copy(update={"name": name})
-
-
-def passed_model(config: ModelConfig) -> ModelConfig:
-    """Record that the model was passed as a Python object, so that it has to be passed again to load the run."""
-    return config.model_copy(update={"name": "custom"})
 
 
 def model_builder(config: ModelConfig) -> Builder:
