@@ -47,6 +47,10 @@ WORTH = 0.1
 samples to learn from."""
 
 
+AS_MANY = 0.5
+"""The p-value at which as many clients lose by two heads as gain."""
+
+
 @dataclass(frozen=True)
 class SplitOnGain:
     """Split a cluster where two heads serve both parts better than one, or where the parts contradict each other.
@@ -56,8 +60,9 @@ class SplitOnGain:
       differs: it is divided among these rounds, and in each among the cuts looked at.
     - **Contradiction**, by `rho`, as in `SplitOnContradiction`: it sees relabelled classes with few clients, too.
 
-    What was split is merged only where both kinds of evidence are gone: the prototypes do not contradict each other by
-    ρ/2, and the same clients' gain by two heads could be chance (p > 2·`level`). In rounds without split and merge,
+    What was split is merged only on evidence: where the prototypes do not contradict each other by ρ/2, and more of the
+    same clients lose than gain by two heads. (While φ learns to see both parts alike, the gain shrinks, and one head is
+    no better yet.) In rounds without split and merge,
     clients move that contradict their cluster, and clients both halves of whose samples another cluster makes more
     likely, so that E-steps cannot undo a split that still pays. There is one split or merge per round; clusters without
     clients are removed. `rule` says what a split does to weights. Where clients send no halves, because of noise,
@@ -130,14 +135,14 @@ class SplitOnGain:
         clusters, inside = members_of(participants)
         scores = contradictions(directions, inside).cpu()
         agree = scores.isfinite() & (scores < self.rho / 2)
-        found, most = None, 2 * self.level
+        found, most = None, AS_MANY
         for one, other in combinations(range(len(clusters)), 2):
             rows = torch.nonzero(inside[one] | inside[other]).flatten()
             second = inside[other][rows]
             value = chance(cross_fitted(known.of(rows), partial(_same, second)).each) if agree[one, other] else 0.0
             if value > most:
                 into, gone = (one, other) if inside[one].sum() >= inside[other].sum() else (other, one)
-                numbers = evidence(value), evidence(2 * self.level)
+                numbers = evidence(value), evidence(AS_MANY)
                 found, most = MergeDecision(int(clusters[into]), int(clusters[gone]), *numbers), value
         return found
 
