@@ -1,10 +1,13 @@
 """Clients that change: methods on staggered, recurring and no drift (digits), and on SEA with four concepts.
 
-    python experiments/drift.py --seeds 3 --out runs/drift
-    python experiments/drift.py --seeds 1 --only cifar10-staggered cifar10-recurring   # on a GPU
+    python experiments/drift.py
+    python experiments/drift.py --seeds 5 --only sea
+    python experiments/drift.py --seeds 3 --only cifar10-features --data-dir FOLDER
+    python experiments/drift.py --seeds 1 --only cifar10-staggered cifar10-recurring --data-dir FOLDER   # on a GPU
 
-Every run is a folder below `--out`; runs that ended are not played again. The tables of digits and SEA are written to
-`experiments/results/drift.md`. `oracle` is told each client's concept in every round, and has a model for each.
+Every run is a folder below `--out`; runs that ended are not played again. Each table is written to
+`experiments/results/drift-SCENARIO.md`. `oracle` is told each client's concept in every round, and has a model for
+each.
 """
 
 import argparse
@@ -37,7 +40,7 @@ from hcfl.tiers.weighting.weights import hard_weights
 
 PICTURE = Path(__file__).parents[1] / "docs" / "images" / "drift.png"
 
-RESULTS = Path(__file__).parent / "results" / "drift.md"
+RESULTS = Path(__file__).parent / "results"
 
 REPORT_PICTURE = PICTURE.with_name("drift-report.png")
 
@@ -59,41 +62,54 @@ CIFAR10 = {
     "evaluate_every": 5,
 }
 
+CIFAR10_FEATURES = {
+    **{key: CIFAR10[key] for key in ("data", "partition", "beta", "concepts", "val_share", "steps")},
+    "clients": 12,
+    "samples": 6000,
+    "rounds_per_step": 5,
+    "model": "efficientnet-lite0",
+    "pretrained": "imagenet",
+    "resize": 64,
+    "train": "heads",
+}
+"""What a CPU can play: heads on the frozen features of an ImageNet network."""
+
 SCENARIOS: dict[str, dict[str, Any]] = {
-    **{kind: {**DIGITS, "drift": kind} for kind in ("staggered", "recurring", "none")},
+    "staggered": {**DIGITS, "drift": "staggered"},
+    "recurring": {**DIGITS, "drift": "recurring", "steps": 8},
+    "none": {**DIGITS, "drift": "none"},
     "sea": {"rounds_per_step": 5},
+    "cifar10-features": {**CIFAR10_FEATURES, "drift": "staggered"},
     **{f"cifar10-{kind}": {**CIFAR10, "drift": kind} for kind in ("staggered", "recurring")},
 }
-"""Settings of the federations; SEA is drawn by `sea`."""
+"""Settings of the federations; SEA is drawn by `sea`. Recurring drift has eight steps, so that each concept stays for
+two: prequential Val, which goes by the weights of the step before, rewards following only where a concept stays."""
 
 METHOD_SETTINGS: dict[str, tuple[str, dict[str, Any]]] = {
     **{
         name: (name, {})
         for name in (
-            "fedavg",
-            "ifca",
-            "fesem",
-            "fedem",
-            "fedrc",
-            "fedsoft",
-            "wecfl",
-            "clove",
-            "cfl-gp",
-            "auxo",
-            "feddrift",
-            "feddaa",
-            "hcfl+(fedem)",
-            "hcfl+(fedrc)",
-            "hcfl++",
+            *("local", "fedavg", "ifca", "fesem", "fedem", "fedgmm", "fedrc", "fedsoft", "cfl", "icfl", "stocfl"),
+            *("flux", "fedgwc", "auxo", "cfl-gp", "clove", "feddrift", "feddaa"),
+            *("hcfl+(fesem)", "hcfl+(fedem)", "hcfl+(fedrc)", "hcfl++"),
         )
     },
     "hcfl++, follows = false": ("hcfl++", {"follows": False}),
+    "hcfl++, split-on-gain": ("hcfl++", {"adaptation": "split-on-gain"}),
 }
-"""What is compared, all methods whose clients can change their cluster again and again, and FedAvg: a name for the
-table, the method and its settings."""
+"""What is compared: a name for the table, the method and its settings."""
+
+DIGITS_METHODS = tuple(name for name in METHOD_SETTINGS if name != "hcfl++, split-on-gain")
 
 BEST = ("fedavg", "ifca", "feddrift", "hcfl++")
-"""What is played on SEA and on CIFAR-10."""
+
+METHODS_OF = {
+    "sea": ("local", *BEST, "hcfl++, split-on-gain"),
+    "cifar10-features": ("local", *BEST),
+    "cifar10-staggered": BEST,
+    "cifar10-recurring": BEST,
+}
+"""What is played elsewhere than on digits; the oracle is played everywhere."""
 
 
 @dataclass(frozen=True)
@@ -248,30 +264,28 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--out", type=Path, default=Path("runs/drift"))
-    parser.add_argument("--only", nargs="*", choices=SCENARIOS, default=["staggered", "recurring", "none", "sea"])
-    parser.add_argument("--methods", nargs="*", help="default: all that can follow; on SEA and CIFAR-10 the best")
+    parser.add_argument("--only", nargs="*", choices=SCENARIOS, default=["staggered", "recurring", "none"])
+    parser.add_argument("--methods", nargs="*", help="default: all; on SEA and CIFAR-10 some")
+    parser.add_argument("--data-dir", help="where CIFAR-10 lies; default: $HCFL_DATA")
     parser.add_argument("--pictures", action="store_true", help="draw those of docs/drift.md; needs Chromium")
     chosen = parser.parse_args(arguments)
-    lines = []
     for scenario in chosen.only:
+        settings = SCENARIOS[scenario]
+        if chosen.data_dir is not None and "data" in settings:
+            settings = {**settings, "data_dir": chosen.data_dir}
         found: dict[str, list[Row]] = {}
-        digits = scenario in ("staggered", "recurring", "none")
-        names = chosen.methods or [
-            *(METHOD_SETTINGS if digits else BEST),
-            *(["oracle"] if "cifar10" not in scenario else []),
-        ]
-        for name in names:
+        for name in chosen.methods or (*METHODS_OF.get(scenario, DIGITS_METHODS), "oracle"):
             for seed in range(chosen.seeds):
                 federation = sea(seed) if scenario == "sea" else None
                 out = chosen.out / scenario / f"{name}-{seed}"
-                found.setdefault(name, []).append(played(name, out, seed, federation, SCENARIOS[scenario]))
-        lines += [f"## {scenario}", "", *table(found), ""]
-        print("\n".join(lines[-len(found) - 5 :]), flush=True)
+                found.setdefault(name, []).append(played(name, out, seed, federation, settings))
+        lines = [f"## {scenario}, seeds 0 to {chosen.seeds - 1}", "", *table(found)]
+        print("\n".join(lines), flush=True)
+        if not chosen.methods:
+            (RESULTS / f"drift-{scenario}.md").write_text("\n".join(lines) + "\n", encoding="utf-8")
     if chosen.pictures:
         picture(chosen.out / "staggered" / "hcfl++-0", PICTURE)
         report_picture(chosen.out / "staggered" / "hcfl++-0", REPORT_PICTURE)
-    if not arguments and not chosen.methods and "cifar10" not in "".join(chosen.only):
-        RESULTS.write_text("\n".join(lines).rstrip() + "\n", encoding="utf-8")
 
 
 if __name__ == "__main__":
