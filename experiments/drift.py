@@ -20,16 +20,19 @@ from typing import Any, ClassVar
 import numpy as np
 import pandas as pd
 import torch
-from torch import Tensor
+from numpy.typing import NDArray
+from torch import Tensor, nn
 
 import hcfl
-from hcfl.config import from_flat
+from hcfl.config import DataConfig, from_flat
 from hcfl.core.record import Row
 from hcfl.core.setting import Engine, RoundTask
 from hcfl.core.state import ClientState, Update
 from hcfl.data import Federation
+from hcfl.data.sources import read
 from hcfl.launch import execute
 from hcfl.methods import Method
+from hcfl.models.mobile import efficientnet_lite0
 from hcfl.runs import folder as run_folder
 from hcfl.runs.json_files import read_object
 from hcfl.runs.prepare import prepare
@@ -62,28 +65,18 @@ CIFAR10 = {
     "evaluate_every": 5,
 }
 
-CIFAR10_FEATURES = {
-    **{key: CIFAR10[key] for key in ("data", "partition", "beta", "concepts", "val_share", "steps")},
-    "clients": 12,
-    "samples": 6000,
-    "rounds_per_step": 5,
-    "model": "efficientnet-lite0",
-    "pretrained": "imagenet",
-    "resize": 64,
-    "train": "heads",
-}
-"""What a CPU can play: heads on the frozen features of an ImageNet network."""
-
 SCENARIOS: dict[str, dict[str, Any]] = {
     "staggered": {**DIGITS, "drift": "staggered"},
     "recurring": {**DIGITS, "drift": "recurring", "steps": 8},
     "none": {**DIGITS, "drift": "none"},
     "sea": {"rounds_per_step": 5},
-    "cifar10-features": {**CIFAR10_FEATURES, "drift": "staggered"},
+    "cifar10-features": {"rounds_per_step": 5, "lr": 0.003},
     **{f"cifar10-{kind}": {**CIFAR10, "drift": kind} for kind in ("staggered", "recurring")},
 }
-"""Settings of the federations; SEA is drawn by `sea`. Recurring drift has eight steps, so that each concept stays for
-two: prequential Val, which goes by the weights of the step before, rewards following only where a concept stays."""
+"""Settings of the federations; `sea` draws SEA, `cifar10_features` what a CPU can play of CIFAR-10.
+
+Recurring drift has eight steps, so that each concept stays for two: prequential Val, which goes by the weights of the
+step before, rewards following only where a concept stays."""
 
 METHOD_SETTINGS: dict[str, tuple[str, dict[str, Any]]] = {
     **{
@@ -96,16 +89,19 @@ METHOD_SETTINGS: dict[str, tuple[str, dict[str, Any]]] = {
     },
     "hcfl++, follows = false": ("hcfl++", {"follows": False}),
     "hcfl++, split-on-gain": ("hcfl++", {"adaptation": "split-on-gain"}),
+    "feddrift, jump = 2": ("feddrift", {"jump": 2.0}),
 }
 """What is compared: a name for the table, the method and its settings."""
 
-DIGITS_METHODS = tuple(name for name in METHOD_SETTINGS if name != "hcfl++, split-on-gain")
+ELSEWHERE = ("hcfl++, split-on-gain", "feddrift, jump = 2")
+
+DIGITS_METHODS = tuple(name for name in METHOD_SETTINGS if name not in ELSEWHERE)
 
 BEST = ("fedavg", "ifca", "feddrift", "hcfl++")
 
 METHODS_OF = {
     "sea": ("local", *BEST, "hcfl++, split-on-gain"),
-    "cifar10-features": ("local", *BEST),
+    "cifar10-features": ("local", "fedavg", "ifca", "feddrift, jump = 2", "hcfl++"),
     "cifar10-staggered": BEST,
     "cifar10-recurring": BEST,
 }
@@ -165,22 +161,52 @@ def sea(seed: int, clients: int = 10, steps: int = 10, samples: int = 100) -> Fe
     return Federation.from_frame(table, label="y", client="client", name="sea", seed=seed, **settings)
 
 
+def features(data_dir: str | None, kept: Path, train: int = 6000, test: int = 1000) -> dict[str, NDArray[Any]]:
+    """Return features of CIFAR-10 at 64 pixels by EfficientNet-Lite0 with ImageNet's weights, computed once."""
+    if not kept.exists():
+        images = read(DataConfig(source="cifar10", data_dir=data_dir, resize=64))
+        assert images.test is not None
+        rows = np.concatenate([np.flatnonzero(~images.test)[:train], np.flatnonzero(images.test)[:test]])
+        x, y = torch.from_numpy(images.x[rows]).float(), images.y[rows]
+        own = x[:train].flatten(0, 2)
+        x = (x - own.mean(dim=0)) / own.std(dim=0)
+        extractor, _ = efficientnet_lite0(tuple(x.shape[1:]), 10, pretrained="imagenet")
+        with torch.inference_mode():
+            found = torch.cat([extractor.eval()(batch) for batch in x.split(250)])
+        kept.parent.mkdir(parents=True, exist_ok=True)
+        np.savez(kept, x=found.numpy(), y=y, test=np.arange(len(y)) >= train)
+    with np.load(kept) as arrays:
+        return dict(arrays)
+
+
+def cifar10_features(seed: int, data_dir: str | None, out: Path) -> Federation:
+    """CIFAR-10 by features that nothing trains: 12 clients, three concepts, 6 steps, staggered drift."""
+    dealt = {"clients": 12, "partition": "iid", "beta": 0.9, "concepts": 3, "val_share": 0.2}
+    drifting = {"steps": 6, "drift": "staggered"}
+    arrays = features(data_dir, out / "cifar10-features.npz")
+    return Federation.from_arrays(**arrays, name="cifar10-features", seed=seed, **dealt, **drifting)
+
+
+def head_alone(shape: tuple[int, ...], classes: int) -> tuple[nn.Module, nn.Module]:
+    """Build a network for features: it trains a head alone."""
+    return nn.Flatten(), nn.Linear(shape[-1], classes)
+
+
 def played(name: str, out: Path, seed: int, federation: Federation | None, settings: dict[str, Any]) -> Row:
     """Play one run, unless it was played before; return its summary."""
     if (out / run_folder.SUMMARY).exists():
         return read_object(out / run_folder.SUMMARY)
+    model = head_alone if federation is not None and federation.name == "cifar10-features" else None
     if name == "oracle":
-        concepts = 4 if federation is not None else 3
+        concepts = 4 if federation is not None and federation.name == "sea" else 3
         method = Method(Conditional(), Told(), clusters=concepts, name="oracle")
-        given = {key: value for key, value in settings.items() if federation is None or key == "rounds_per_step"}
-        prepared = prepare(from_flat(**given, seed=seed), federation, method=method)
+        prepared = prepare(from_flat(**settings, seed=seed), federation, model, method)
         telling = Telling(prepared.setting.engine, concepts)
         prepared = replace(prepared, setting=replace(prepared.setting, engine=telling))
         return execute(prepared, out).summary
     method_name, more = METHOD_SETTINGS[name]
-    if federation is None:
-        return hcfl.run(method_name, out=out, seed=seed, **{**settings, **more}).summary
-    return hcfl.run(method_name, data=federation, out=out, seed=seed, **{**settings, **more}).summary
+    given = {"data": federation, "model": model} if federation is not None else {}
+    return hcfl.run(method_name, out=out, seed=seed, **{**settings, **given, **more}).summary
 
 
 COLUMNS = {
@@ -271,12 +297,14 @@ def main(arguments: Sequence[str] | None = None) -> None:
     chosen = parser.parse_args(arguments)
     for scenario in chosen.only:
         settings = SCENARIOS[scenario]
-        if chosen.data_dir is not None and "data" in settings:
+        if chosen.data_dir is not None and settings.get("data") == "cifar10":
             settings = {**settings, "data_dir": chosen.data_dir}
         found: dict[str, list[Row]] = {}
         for name in chosen.methods or (*METHODS_OF.get(scenario, DIGITS_METHODS), "oracle"):
             for seed in range(chosen.seeds):
                 federation = sea(seed) if scenario == "sea" else None
+                if scenario == "cifar10-features":
+                    federation = cifar10_features(seed, chosen.data_dir, chosen.out)
                 out = chosen.out / scenario / f"{name}-{seed}"
                 found.setdefault(name, []).append(played(name, out, seed, federation, settings))
         lines = [f"## {scenario}, seeds 0 to {chosen.seeds - 1}", "", *table(found)]
