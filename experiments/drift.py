@@ -2,7 +2,7 @@
 
     python experiments/drift.py
     python experiments/drift.py --seeds 5 --only sea
-    python experiments/drift.py --seeds 3 --only cifar10-features --data-dir FOLDER
+    python experiments/drift.py --only cifar10-features cifar10-features-recurring --data-dir FOLDER
     python experiments/drift.py --seeds 1 --only cifar10-staggered cifar10-recurring --data-dir FOLDER   # on a GPU
 
 Every run is a folder below `--out`; runs that ended are not played again. Each table is written to
@@ -65,16 +65,22 @@ CIFAR10 = {
     "evaluate_every": 5,
 }
 
+FEATURES = {
+    "cifar10-features": {"drift": "staggered", "steps": 6},
+    "cifar10-features-recurring": {"drift": "recurring", "steps": 8},
+}
+"""What a CPU can play of CIFAR-10."""
+
 SCENARIOS: dict[str, dict[str, Any]] = {
     "staggered": {**DIGITS, "drift": "staggered"},
     "recurring": {**DIGITS, "drift": "recurring", "steps": 8},
     "none": {**DIGITS, "drift": "none"},
     "sea": {"rounds_per_step": 5},
-    "cifar10-features": {"rounds_per_step": 5, "lr": 0.003},
+    **{name: {"rounds_per_step": 5, "lr": 0.003} for name in FEATURES},
     "cifar10-staggered": {**CIFAR10, "drift": "staggered"},
     "cifar10-recurring": {**CIFAR10, "drift": "recurring", "steps": 8},
 }
-"""Settings of the federations; `sea` draws SEA, `cifar10_features` what a CPU can play of CIFAR-10.
+"""Settings of the federations; `sea` and `cifar10_features` build theirs.
 
 Recurring drift has eight steps, so that each concept stays for two: prequential Val, which goes by the weights of the
 step before, rewards following only where a concept stays."""
@@ -102,7 +108,7 @@ BEST = ("fedavg", "ifca", "feddrift", "hcfl++")
 
 METHODS_OF = {
     "sea": ("local", *BEST, "hcfl++, split-on-gain"),
-    "cifar10-features": ("local", "fedavg", "ifca", "feddrift, jump = 2", "hcfl++"),
+    **dict.fromkeys(FEATURES, ("local", "fedavg", "ifca", "feddrift, jump = 2", "hcfl++")),
     "cifar10-staggered": BEST,
     "cifar10-recurring": BEST,
 }
@@ -180,10 +186,9 @@ def features(data_dir: str | None, kept: Path, train: int = 6000, test: int = 10
         return dict(arrays)
 
 
-def cifar10_features(seed: int, data_dir: str | None, out: Path) -> Federation:
-    """CIFAR-10 by features that nothing trains: 12 clients, three concepts, 6 steps, staggered drift."""
+def cifar10_features(seed: int, drifting: dict[str, Any], data_dir: str | None, out: Path) -> Federation:
+    """CIFAR-10 by features that nothing trains: 12 clients, three concepts."""
     dealt = {"clients": 12, "partition": "iid", "beta": 0.9, "concepts": 3, "val_share": 0.2}
-    drifting = {"steps": 6, "drift": "staggered"}
     arrays = features(data_dir, out / "cifar10-features.npz")
     return Federation.from_arrays(**arrays, name="cifar10-features", seed=seed, **dealt, **drifting)
 
@@ -304,8 +309,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
         for name in chosen.methods or (*METHODS_OF.get(scenario, DIGITS_METHODS), "oracle"):
             for seed in range(chosen.seeds):
                 federation = sea(seed) if scenario == "sea" else None
-                if scenario == "cifar10-features":
-                    federation = cifar10_features(seed, chosen.data_dir, chosen.out)
+                if scenario in FEATURES:
+                    federation = cifar10_features(seed, FEATURES[scenario], chosen.data_dir, chosen.out)
                 out = chosen.out / scenario / f"{name}-{seed}"
                 found.setdefault(name, []).append(played(name, out, seed, federation, settings))
         lines = [f"## {scenario}, seeds 0 to {chosen.seeds - 1}", "", *table(found)]
