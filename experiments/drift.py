@@ -1,10 +1,13 @@
 """Clients that change: methods on staggered, recurring and no drift (digits), and on SEA with four concepts.
 
-    python experiments/drift.py --seeds 3 --out runs/drift
-    python experiments/drift.py --seeds 1 --only cifar10-staggered cifar10-recurring   # on a GPU
+    python experiments/drift.py
+    python experiments/drift.py --seeds 5 --only sea
+    python experiments/drift.py --only cifar10-features cifar10-features-recurring --data-dir FOLDER
+    python experiments/drift.py --seeds 1 --only cifar10-staggered cifar10-recurring --data-dir FOLDER   # on a GPU
 
-Every run is a folder below `--out`; runs that ended are not played again. The tables of digits and SEA are written to
-`experiments/results/drift.md`. `oracle` is told each client's concept in every round, and has a model for each.
+Every run is a folder below `--out`; runs that ended are not played again. Each table is written to
+`experiments/results/drift-SCENARIO.md`. `oracle` is told each client's concept in every round, and has a model for
+each.
 """
 
 import argparse
@@ -17,16 +20,19 @@ from typing import Any, ClassVar
 import numpy as np
 import pandas as pd
 import torch
-from torch import Tensor
+from numpy.typing import NDArray
+from torch import Tensor, nn
 
 import hcfl
-from hcfl.config import from_flat
+from hcfl.config import DataConfig, from_flat
 from hcfl.core.record import Row
 from hcfl.core.setting import Engine, RoundTask
 from hcfl.core.state import ClientState, Update
 from hcfl.data import Federation
+from hcfl.data.sources import read
 from hcfl.launch import execute
 from hcfl.methods import Method
+from hcfl.models.mobile import efficientnet_lite0
 from hcfl.runs import folder as run_folder
 from hcfl.runs.json_files import read_object
 from hcfl.runs.prepare import prepare
@@ -37,7 +43,7 @@ from hcfl.tiers.weighting.weights import hard_weights
 
 PICTURE = Path(__file__).parents[1] / "docs" / "images" / "drift.png"
 
-RESULTS = Path(__file__).parent / "results" / "drift.md"
+RESULTS = Path(__file__).parent / "results"
 
 REPORT_PICTURE = PICTURE.with_name("drift-report.png")
 
@@ -59,41 +65,54 @@ CIFAR10 = {
     "evaluate_every": 5,
 }
 
-SCENARIOS: dict[str, dict[str, Any]] = {
-    **{kind: {**DIGITS, "drift": kind} for kind in ("staggered", "recurring", "none")},
-    "sea": {"rounds_per_step": 5},
-    **{f"cifar10-{kind}": {**CIFAR10, "drift": kind} for kind in ("staggered", "recurring")},
+FEATURES = {
+    "cifar10-features": {"drift": "staggered", "steps": 6},
+    "cifar10-features-recurring": {"drift": "recurring", "steps": 8},
 }
-"""Settings of the federations; SEA is drawn by `sea`."""
+"""What a CPU can play of CIFAR-10."""
+
+SCENARIOS: dict[str, dict[str, Any]] = {
+    "staggered": {**DIGITS, "drift": "staggered"},
+    "recurring": {**DIGITS, "drift": "recurring", "steps": 8},
+    "none": {**DIGITS, "drift": "none"},
+    "sea": {"rounds_per_step": 5},
+    **{name: {"rounds_per_step": 5, "lr": 0.003} for name in FEATURES},
+    "cifar10-staggered": {**CIFAR10, "drift": "staggered"},
+    "cifar10-recurring": {**CIFAR10, "drift": "recurring", "steps": 8},
+}
+"""Settings of the federations; `sea` and `cifar10_features` build theirs.
+
+Recurring drift has eight steps, so that each concept stays for two: prequential Val, which goes by the weights of the
+step before, rewards following only where a concept stays."""
 
 METHOD_SETTINGS: dict[str, tuple[str, dict[str, Any]]] = {
     **{
         name: (name, {})
         for name in (
-            "fedavg",
-            "ifca",
-            "fesem",
-            "fedem",
-            "fedrc",
-            "fedsoft",
-            "wecfl",
-            "clove",
-            "cfl-gp",
-            "auxo",
-            "feddrift",
-            "feddaa",
-            "hcfl+(fedem)",
-            "hcfl+(fedrc)",
-            "hcfl++",
+            *("local", "fedavg", "ifca", "fesem", "fedem", "fedgmm", "fedrc", "fedsoft", "cfl", "icfl", "stocfl"),
+            *("flux", "fedgwc", "auxo", "cfl-gp", "clove", "feddrift", "feddaa"),
+            *("hcfl+(fesem)", "hcfl+(fedem)", "hcfl+(fedrc)", "hcfl++"),
         )
     },
     "hcfl++, follows = false": ("hcfl++", {"follows": False}),
+    "hcfl++, split-on-gain": ("hcfl++", {"adaptation": "split-on-gain"}),
+    "feddrift, jump = 2": ("feddrift", {"jump": 2.0}),
 }
-"""What is compared, all methods whose clients can change their cluster again and again, and FedAvg: a name for the
-table, the method and its settings."""
+"""What is compared: a name for the table, the method and its settings."""
+
+ELSEWHERE = ("hcfl++, split-on-gain", "feddrift, jump = 2")
+
+DIGITS_METHODS = tuple(name for name in METHOD_SETTINGS if name not in ELSEWHERE)
 
 BEST = ("fedavg", "ifca", "feddrift", "hcfl++")
-"""What is played on SEA and on CIFAR-10."""
+
+METHODS_OF = {
+    "sea": ("local", *BEST, "hcfl++, split-on-gain"),
+    **dict.fromkeys(FEATURES, ("local", "fedavg", "ifca", "feddrift, jump = 2", "hcfl++")),
+    "cifar10-staggered": BEST,
+    "cifar10-recurring": BEST,
+}
+"""What is played elsewhere than on digits; the oracle is played everywhere."""
 
 
 @dataclass(frozen=True)
@@ -149,22 +168,51 @@ def sea(seed: int, clients: int = 10, steps: int = 10, samples: int = 100) -> Fe
     return Federation.from_frame(table, label="y", client="client", name="sea", seed=seed, **settings)
 
 
+def features(data_dir: str | None, kept: Path, train: int = 6000, test: int = 1000) -> dict[str, NDArray[Any]]:
+    """Return features of CIFAR-10 at 64 pixels by EfficientNet-Lite0 with ImageNet's weights, computed once."""
+    if not kept.exists():
+        images = read(DataConfig(source="cifar10", data_dir=data_dir, resize=64))
+        assert images.test is not None
+        rows = np.concatenate([np.flatnonzero(~images.test)[:train], np.flatnonzero(images.test)[:test]])
+        x, y = torch.from_numpy(images.x[rows]).float(), images.y[rows]
+        own = x[:train].flatten(0, 2)
+        x = (x - own.mean(dim=0)) / own.std(dim=0)
+        extractor, _ = efficientnet_lite0(tuple(x.shape[1:]), 10, pretrained="imagenet")
+        with torch.inference_mode():
+            found = torch.cat([extractor.eval()(batch) for batch in x.split(250)])
+        kept.parent.mkdir(parents=True, exist_ok=True)
+        np.savez(kept, x=found.numpy(), y=y, test=np.arange(len(y)) >= train)
+    with np.load(kept) as arrays:
+        return dict(arrays)
+
+
+def cifar10_features(seed: int, drifting: dict[str, Any], data_dir: str | None, out: Path) -> Federation:
+    """CIFAR-10 by features that nothing trains: 12 clients, three concepts."""
+    dealt = {"clients": 12, "partition": "iid", "beta": 0.9, "concepts": 3, "val_share": 0.2}
+    arrays = features(data_dir, out / "cifar10-features.npz")
+    return Federation.from_arrays(**arrays, name="cifar10-features", seed=seed, **dealt, **drifting)
+
+
+def head_alone(shape: tuple[int, ...], classes: int) -> tuple[nn.Module, nn.Module]:
+    """Build a network for features: it trains a head alone."""
+    return nn.Flatten(), nn.Linear(shape[-1], classes)
+
+
 def played(name: str, out: Path, seed: int, federation: Federation | None, settings: dict[str, Any]) -> Row:
     """Play one run, unless it was played before; return its summary."""
     if (out / run_folder.SUMMARY).exists():
         return read_object(out / run_folder.SUMMARY)
+    model = head_alone if federation is not None and federation.name == "cifar10-features" else None
     if name == "oracle":
-        concepts = 4 if federation is not None else 3
+        concepts = 4 if federation is not None and federation.name == "sea" else 3
         method = Method(Conditional(), Told(), clusters=concepts, name="oracle")
-        given = {key: value for key, value in settings.items() if federation is None or key == "rounds_per_step"}
-        prepared = prepare(from_flat(**given, seed=seed), federation, method=method)
+        prepared = prepare(from_flat(**settings, seed=seed), federation, model, method)
         telling = Telling(prepared.setting.engine, concepts)
         prepared = replace(prepared, setting=replace(prepared.setting, engine=telling))
         return execute(prepared, out).summary
     method_name, more = METHOD_SETTINGS[name]
-    if federation is None:
-        return hcfl.run(method_name, out=out, seed=seed, **{**settings, **more}).summary
-    return hcfl.run(method_name, data=federation, out=out, seed=seed, **{**settings, **more}).summary
+    given = {"data": federation, "model": model} if federation is not None else {}
+    return hcfl.run(method_name, out=out, seed=seed, **{**settings, **given, **more}).summary
 
 
 COLUMNS = {
@@ -248,30 +296,30 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--out", type=Path, default=Path("runs/drift"))
-    parser.add_argument("--only", nargs="*", choices=SCENARIOS, default=["staggered", "recurring", "none", "sea"])
-    parser.add_argument("--methods", nargs="*", help="default: all that can follow; on SEA and CIFAR-10 the best")
+    parser.add_argument("--only", nargs="*", choices=SCENARIOS, default=["staggered", "recurring", "none"])
+    parser.add_argument("--methods", nargs="*", help="default: all; on SEA and CIFAR-10 some")
+    parser.add_argument("--data-dir", help="where CIFAR-10 lies; default: $HCFL_DATA")
     parser.add_argument("--pictures", action="store_true", help="draw those of docs/drift.md; needs Chromium")
     chosen = parser.parse_args(arguments)
-    lines = []
     for scenario in chosen.only:
+        settings = SCENARIOS[scenario]
+        if chosen.data_dir is not None and settings.get("data") == "cifar10":
+            settings = {**settings, "data_dir": chosen.data_dir}
         found: dict[str, list[Row]] = {}
-        digits = scenario in ("staggered", "recurring", "none")
-        names = chosen.methods or [
-            *(METHOD_SETTINGS if digits else BEST),
-            *(["oracle"] if "cifar10" not in scenario else []),
-        ]
-        for name in names:
+        for name in chosen.methods or (*METHODS_OF.get(scenario, DIGITS_METHODS), "oracle"):
             for seed in range(chosen.seeds):
                 federation = sea(seed) if scenario == "sea" else None
+                if scenario in FEATURES:
+                    federation = cifar10_features(seed, FEATURES[scenario], chosen.data_dir, chosen.out)
                 out = chosen.out / scenario / f"{name}-{seed}"
-                found.setdefault(name, []).append(played(name, out, seed, federation, SCENARIOS[scenario]))
-        lines += [f"## {scenario}", "", *table(found), ""]
-        print("\n".join(lines[-len(found) - 5 :]), flush=True)
+                found.setdefault(name, []).append(played(name, out, seed, federation, settings))
+        lines = [f"## {scenario}, seeds 0 to {chosen.seeds - 1}", "", *table(found)]
+        print("\n".join(lines), flush=True)
+        if not chosen.methods:
+            (RESULTS / f"drift-{scenario}.md").write_text("\n".join(lines) + "\n", encoding="utf-8")
     if chosen.pictures:
         picture(chosen.out / "staggered" / "hcfl++-0", PICTURE)
         report_picture(chosen.out / "staggered" / "hcfl++-0", REPORT_PICTURE)
-    if not arguments and not chosen.methods and "cifar10" not in "".join(chosen.only):
-        RESULTS.write_text("\n".join(lines).rstrip() + "\n", encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -50,7 +50,7 @@ ANNOUNCED = [0, 0, 6, 0, 0, 10, 0, 4]
 
 def found(update, longest=10.0, announced=ANNOUNCED, received=RECEIVED, buffers=("var",)):
     sizes = np.array(announced)
-    federation = SimpleNamespace(train_sizes=sizes, val_sizes=sizes // 2)
+    federation = SimpleNamespace(train_sizes=sizes, val_sizes=sizes // 2, timeline=(), steps=1)
     network, admission = (
         SimpleNamespace(buffers=frozenset(buffers), task=CLASSES),
         AdmissionConfig(longest_model=longest),

@@ -14,6 +14,7 @@ from hcfl.core.setting import Engine
 from hcfl.errors import InputError
 from hcfl.launch import execute, resume
 from hcfl.methods.local_models import ClusterModels
+from hcfl.report.tables import summary_table
 from hcfl.runs import folder as run_folder
 from hcfl.runs.over_time import Turn, false_moves, is_right, summary_over_time, turns
 from hcfl.runs.prepare import prepare
@@ -166,3 +167,12 @@ def test_a_concept_that_comes_back_finds_its_cluster(tmp_path):
     assert cluster not in ends[2], "its clients are gone"
     assert all(cluster in row["cluster_ids"] for row in run.rows if row["step"] >= 2), "but it is remembered"
     assert ends[3] == ends[1]
+
+
+def test_the_table_of_a_run_with_steps_tells_how_well_clusters_followed(drifting):
+    labels, cells = (list(column.cells) for column in summary_table([drifting]).columns)
+    shown, summary = dict(zip(labels, cells, strict=True)), drifting.summary
+    before, ends = summary["prequential_mean"], summary["val_step_mean"]
+    assert shown["steps of time: prequential Val, Val at their ends"] == f"{before:.1%}, {ends:.1%}"
+    assert shown["changes of concept (missed), rounds until followed"].startswith(f"{summary['concept_changes']} (")
+    assert shown["clients that moved without a change, each step"] == f"{summary['false_moves']:.1%}"

@@ -141,8 +141,9 @@ def _checks(task: RoundTask, update: Update) -> Iterator[Check]:
         if update.held_out is not None:
             begins = task.setting.begins_step(task.broadcast.round)  # then clients measure on all new samples
             federation = task.setting.federation
-            most = (federation.news if begins else federation).val_sizes
-            yield _held_out(update, announced, most, task.setting.network.task.lowest)
+            new = federation.news if federation.timeline else federation
+            most = (new if begins else federation).val_sizes
+            yield _held_out(update, new.train_sizes, most, task.setting.network.task.lowest)
             if update.by_class is not None:
                 yield _by_class(update.held_out, update.by_class)
 

@@ -49,14 +49,14 @@ def begin(setting: Setting, ensemble: Ensemble) -> RunState:
 
 
 def sample_clients(setting: Setting, round_: int) -> list[int]:
-    """Draw this round's participants, in the order of their ids; who has no data at this step cannot take part."""
+    """Draw this round's participants, in the order of their ids; who is known to have no data cannot take part."""
     federation = setting.federation
     wanted = max(1, round(setting.participation * federation.clients))
     generator = rng.numpy_generator(setting.seed, "participants", round_)
     if federation.clients > MANY and not federation.timeline:
         return sorted(generator.choice(federation.clients, wanted, replace=False, shuffle=False).tolist())
     drawn = generator.permutation(federation.clients)
-    if federation.timeline:
+    if federation.timeline and len(federation.x):  # not where data lie with the clients: files grow
         drawn = drawn[federation.train_sizes[drawn] > 0]
     return sorted(drawn[:wanted].tolist())
 

@@ -23,6 +23,15 @@ def uploads_needed(quorum: float, clients: int) -> int:
     return max(1, ceil(quorum * clients - 1e-9))
 
 
+def step_of(round_: int, rounds_per_step: int | None, steps: int) -> int:
+    """Return the step of a round, from 0; rounds after the last step stay in it.
+
+    >>> [step_of(round_, rounds_per_step=2, steps=2) for round_ in range(1, 6)]
+    [0, 0, 1, 1, 1]
+    """
+    return 0 if rounds_per_step is None else min((max(1, round_) - 1) // rounds_per_step, steps - 1)
+
+
 @dataclass(frozen=True)
 class Setting:
     """Everything about a run that does not change between rounds."""
@@ -54,9 +63,7 @@ class Setting:
 
     def step(self, round_: int) -> int:
         """Return the step of a round, from 0; rounds after the last step stay in it."""
-        if self.rounds_per_step is None:
-            return 0
-        return min((max(1, round_) - 1) // self.rounds_per_step, self.federation.steps - 1)
+        return step_of(round_, self.rounds_per_step, self.federation.steps)
 
     def begins_step(self, round_: int) -> bool:
         """Whether the data of a round are others than those of the round before."""

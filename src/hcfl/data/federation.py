@@ -233,9 +233,10 @@ class Federation:
 
     @property
     def news(self) -> "Federation":
-        """The federation with all new samples of this step held out: what models are measured by before they train."""
+        """The federation with the new samples of this step only, all held out: models are measured by them first."""
         now = self.timeline[self.step]
-        return replace(self, val=tuple(torch.cat(rows) for rows in zip(now.train, now.val, strict=True)))
+        held_out = tuple(torch.cat(rows) for rows in zip(now.train, now.val, strict=True))
+        return replace(self, train=now.train, val=held_out)
 
     @property
     def outputs(self) -> int:

@@ -16,7 +16,7 @@ from hcfl.core.cluster_log import follow
 from hcfl.core.evaluation import predicted_by_one
 from hcfl.core.held_out import HeldOut, class_counts
 from hcfl.core.predictions import Predictions, predictions
-from hcfl.core.setting import RoundTask, Setting
+from hcfl.core.setting import RoundTask, Setting, step_of
 from hcfl.core.state import Broadcast, ClientState, PersonalPart, Update
 from hcfl.engines.flower import dp, records, secagg_client
 from hcfl.engines.flower.messages import Common, Measured, Question, Reply, Task, broadcast_of
@@ -115,7 +115,7 @@ def _measured(task: Task, context: Context) -> Measured:
     try:
         if _privacy(task.common.config).mode != "none":
             raise InputError("a private run: what one client measures is not told")
-        at = _located(task, context)
+        at = _located(task, context, task.round - 1)  # the models are those that the round before ended with
         with threads(at.prepared.threads), naming_the_line("measuring"):
             mine, setting = at.prepared.mine, at.prepared.setting
             found = measure(setting, at.broadcast, task.client, at.state, mine)
@@ -168,8 +168,18 @@ def _noised(done: "_Done", privacy: PrivacyConfig, message: Message, context: Co
 
 
 @lru_cache(maxsize=1)
+def _config(text: str) -> Config:
+    return Config.from_yaml(text)
+
+
 def _privacy(config: str) -> PrivacyConfig:
-    return Config.from_yaml(config).privacy
+    return _config(config).privacy
+
+
+def _step(config: str, round_: int) -> int:
+    """Return the step of a round, from 0."""
+    parsed = _config(config)
+    return step_of(round_, parsed.training.rounds_per_step, parsed.data.steps)
 
 
 @dataclass(frozen=True)
@@ -180,10 +190,10 @@ class _Prepared:
 
 
 @lru_cache(maxsize=64)
-def _prepared(common: Common, client: int, node: str) -> _Prepared:
-    """Build what a client needs in every round; simulated clients that share a process keep it."""
-    config = Config.from_yaml(common.config)
-    mine = held_by(common, config, client, json.loads(node))
+def _prepared(common: Common, client: int, node: str, step: int) -> _Prepared:
+    """Build what a client needs in every round of a step; simulated clients that share a process keep it."""
+    config = _config(common.config)
+    mine = held_by(common, config, client, json.loads(node), step)
     setting = prepare(config, mine.federation).setting
     if fingerprint(setting.network.frozen_part()) != common.backbone:
         raise InputError(f"model.name = {config.model.name!r}: its frozen weights here differ from the server's")
@@ -216,14 +226,14 @@ class _Located:
     broadcast: Broadcast
 
 
-def _located(task: Task, context: Context) -> _Located:
-    common, node = task.common, context.node_config
-    prepared = _prepared(common, task.client, json.dumps(dict(node), sort_keys=True))
-    mine = prepared.mine
-    store = ClientStore(Path(common.state_folder or str(node["state"])), common.experiment, mine.name)
+def _located(task: Task, context: Context, round_: int) -> _Located:
+    """Find what a client has for a task, with its data of a round."""
+    common, node, step = task.common, context.node_config, _step(task.common.config, round_)
+    own = bool(common.mean)  # a file of its own is read when a step begins, and has no later ones
+    prepared = _prepared(common, task.client, json.dumps(dict(node), sort_keys=True), step if own else 0)
+    store = ClientStore(Path(common.state_folder or str(node["state"])), common.experiment, prepared.mine.name)
     state = store.load(task.since)
-    step = prepared.setting.step(task.round)
-    mine = mine.at(step)
+    mine = prepared.mine.at(step)
     if state is not None and prepared.setting.step(state.round) == step:
         _check_samples(state, len(mine.federation.train[0]))
     broadcast = broadcast_of(task, len(common.class_names), _anchor(prepared.setting, task, store))
@@ -231,7 +241,7 @@ def _located(task: Task, context: Context) -> _Located:
 
 
 def _take_part(task: Task, context: Context) -> _Done:
-    at = _located(task, context)
+    at = _located(task, context, task.round)
     setting, mine, broadcast = at.prepared.setting, at.prepared.mine, at.broadcast
     data, known = mine.federation.local_data([0]), {} if at.state is None else {task.client: at.state}
     with threads(at.prepared.threads), naming_the_line("training"):

@@ -3,26 +3,22 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
+from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
-from torch import Tensor
 
 from hcfl.config import Config, DataConfig
 from hcfl.data import Federation, build
 from hcfl.data.client_rows import ClientRows
 from hcfl.data.federation import Step
 from hcfl.data.given_groups import GivenGroups, by_mapping
-from hcfl.data.held_out import train_and_val, train_then_val
-from hcfl.data.samples import Samples
-from hcfl.data.sources import read
-from hcfl.data.tables import Schema, is_table, read_table
-from hcfl.data.tables.columns import cleaned, texts
-from hcfl.data.tables.samples import samples_of
-from hcfl.data.tables.schema import check_column
+from hcfl.data.tables import Schema
 from hcfl.engines.flower.messages import Common, Introduction, Question
 from hcfl.errors import InputError
+from hcfl.flower.client_store import ClientStore
+from hcfl.flower.growing import grown
+from hcfl.flower.own_file import Split, federation_of, own_group, own_samples
 from hcfl.models.inputs import Scaling
 from hcfl.models.tasks import Classification
 
@@ -56,8 +52,8 @@ def introduce(question: Question, node: Mapping[str, Any]) -> Introduction:
     client = question.clients.index(name)
     try:
         split = Split(question.kind, question.val_share, question.seed, question.schema, question.time, question.scale)
-        own = _own(node, split, client)
-        group = _own_group(str(node["data"]), question.groups) if question.groups else ""
+        own = federation_of(own_samples(node, split), split, client, str(node.get("name", "")))
+        group = own_group(str(node["data"]), question.groups) if question.groups else ""
     except InputError as error:
         return Introduction(client, name, problem=str(error))
     if question.classes:
@@ -98,18 +94,32 @@ def scaling_of(introductions: Sequence[Introduction]) -> Scaling:
     return Scaling.from_sums(sum(one.values for one in introductions), total, squares)
 
 
-def held_by(common: Common, config: Config, client: int, node: Mapping[str, Any]) -> Mine:
-    """Return a client's data, with labels and scaling as the federation has them."""
+def held_by(common: Common, config: Config, client: int, node: Mapping[str, Any], step: int = 0) -> Mine:
+    """Return a client's data, with labels and scaling as the federation has them.
+
+    Where there are steps, a client's own file is read as it is at a step, and the client keeps which samples it had.
+    """
     if not common.mean:
         whole = simulated(config.to_yaml())
         return Mine(client, str(whole.client_names[client]), _one_of(whole, client))
-    data = config.data
-    own = _own(node, Split(data.kind, data.val_share, config.seed, common.schema, data.time or "", data.scale), client)
-    if unknown := sorted(set(own.class_names) - set(common.class_names)):
+    data, name = config.data, str(node["name"])
+    split = Split(data.kind, data.val_share, config.seed, common.schema, data.time or "", data.scale)
+    samples = own_samples(node, split)
+    if unknown := sorted(set(samples.class_names) - set(common.class_names)):
         raise InputError(f"data = {node['data']}: has the class {unknown[0]}, which the federation does not have")
-    index = torch.tensor([common.class_names.index(name) for name in own.class_names])
+    if data.steps == 1:
+        own = federation_of(samples, split, client, name)
+    else:
+        store = ClientStore(Path(str(node["state"])), common.experiment, name)
+        before = store.load_growth()
+        growth = grown(before, samples.x, step, f"data = {node['data']}")
+        if growth != before:
+            store.save_growth(growth)
+        split = replace(split, steps=data.steps, window=data.window)
+        own = federation_of(samples, split, client, name, growth.ends[: step + 1])
+    index = torch.tensor([common.class_names.index(one) for one in own.class_names])
     federation = replace(own, y=index[own.y], class_names=common.class_names, scaling=common.scaling)
-    return Mine(client, str(node["name"]), federation)
+    return Mine(client, name, federation)
 
 
 @lru_cache(maxsize=1)
@@ -139,74 +149,6 @@ def _one_of(whole: Federation, client: int) -> Federation:
         corruptions=None,
         groups=None,
         timeline=mine if whole.timeline else (),
-    )
-
-
-@dataclass(frozen=True)
-class Split:
-    """How a client's own file is read, and which part of it is held out."""
-
-    kind: str
-    val_share: float
-    seed: int
-    schema: str = ""
-    """As JSON, where the file is a table."""
-    time: str = ""
-    scale: str = "standardise"
-
-
-def _read_own(source: str, how: Split) -> Samples:
-    if not is_table(source, how.schema or None):
-        return read(DataConfig.model_validate({"source": source, "kind": how.kind, "scale": how.scale}))
-    if not how.schema:
-        raise InputError(f"data = {source}: is a table, so the run needs schema-file, which `hcfl data schema` writes")
-    config = DataConfig.model_validate({"source": source, "kind": how.kind, "time": how.time or None})
-    return samples_of(read_table(source, "data"), config, source, Schema.from_json(how.schema, "the run's schema"))
-
-
-def _own_group(source: str, column: str) -> str:
-    """Return the group of a client, the only value of a column of its table."""
-    where = f"data = {source}"
-    if not is_table(source, column):
-        raise InputError(f"{where}: is no table, so data.groups = {column!r} must be CLIENT=GROUP,… instead")
-    table = read_table(source, "data")
-    check_column(where, "data.groups", column, list(table.columns))
-    found = sorted(set(texts(cleaned(table[column]).dropna()).tolist()))
-    if len(found) != 1:
-        raise InputError(f"{where}: has {len(found)} groups in {column!r}, but a client begins in one")
-    return str(found[0])
-
-
-def _own(node: Mapping[str, Any], how: Split, client: int) -> Federation:
-    """Read a client's own file, split as in a pooled federation in which it has this number."""
-    samples = _read_own(str(node["data"]), how)
-    for part in ("client", "concept", "test"):
-        if getattr(samples, part) is not None:
-            raise InputError(f"data = {node['data']}: has {part!r}, but a client's own file has x and y only")
-    if samples.targets is not None and samples.schema is None:
-        raise InputError(f"data = {node['data']}: the task is {samples.task.name}, which needs a table and its schema")
-    rows = np.arange(len(samples.y))
-    if samples.time is None:
-        train, val = train_and_val(rows, how.val_share, how.seed, client)
-    else:
-        train, val = train_then_val(rows, how.val_share, samples.time, samples.begin)
-    x: Tensor = torch.from_numpy(np.ascontiguousarray(samples.x))
-    return Federation(
-        name=samples.name,
-        settings=DataConfig(),
-        x=x,
-        y=torch.from_numpy(samples.y),
-        train=(train,),
-        val=(val,),
-        test_x=None,
-        newcomers=(),
-        scaling=Scaling.none(x) if how.scale == "none" else Scaling(torch.zeros(()), torch.ones(())),
-        class_names=samples.class_names,
-        client_names=(str(node.get("name", "")),),
-        truth=None,
-        schema=samples.schema,
-        task=samples.task,
-        targets=None if samples.targets is None else torch.from_numpy(samples.targets),
     )
 
 
@@ -251,13 +193,15 @@ class Agreement:
     def federation(self, settings: DataConfig) -> Federation:
         """Return a federation whose data lie with its clients: the server knows sizes, classes and scaling."""
         schema = Schema.from_json(self.common.schema, "agreement") if self.common.schema else None
+        train = ClientRows.only_sizes([train for train, _ in self.sizes])
+        val = ClientRows.only_sizes([held_out for _, held_out in self.sizes])
         return Federation(
             name="clients",
             settings=settings.model_copy(update={"source": "clients", "partition": "natural"}),
             x=torch.zeros(0, *self.shape, dtype=self.common.scaling.dtype),
             y=torch.zeros(0, dtype=torch.long),
-            train=ClientRows.only_sizes([train for train, _ in self.sizes]),
-            val=ClientRows.only_sizes([held_out for _, held_out in self.sizes]),
+            train=train,
+            val=val,
             test_x=None,
             newcomers=(),
             scaling=self.common.scaling,
@@ -267,6 +211,7 @@ class Agreement:
             groups=self._given_groups(settings),
             schema=schema,
             task=Classification() if schema is None else schema.label.task,
+            timeline=(Step(train, val),) * settings.steps if settings.steps > 1 else (),  # as many as at the beginning
         )
 
     def _given_groups(self, settings: DataConfig) -> GivenGroups | None:

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from hcfl.core.state import ClientState, PersonalPart
 from hcfl.errors import InputError
+from hcfl.flower.growing import Growth
 from hcfl.models.ensemble import Ensemble
 from hcfl.personal.inner_split import Gains
 from hcfl.runs import state_file
@@ -114,6 +115,17 @@ class ClientStore:
             return None
         return state_file.read(Gains, self._gains, FORMAT, f"gains of client {self.client!r} ({self._gains})")
 
+    def save_growth(self, growth: Growth) -> None:
+        """Keep how many samples the client's file had at each step."""
+        self.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        state_file.write(self._growth, growth, FORMAT)
+
+    def load_growth(self) -> Growth | None:
+        """Return how many samples the client's file had at each step so far; None before the first."""
+        if not self._growth.exists():
+            return None
+        return state_file.read(Growth, self._growth, FORMAT, f"steps of client {self.client!r} ({self._growth})")
+
     def load_upload(self, round_: int) -> Mapping[str, Tensor] | None:
         """Return what was sent in a round, if it was; nothing is sent for rounds before that any more."""
         if not self._upload.exists():
@@ -146,6 +158,10 @@ class ClientStore:
     @property
     def _gains(self) -> Path:
         return self.folder / "gains.safetensors"
+
+    @property
+    def _growth(self) -> Path:
+        return self.folder / "growth.safetensors"
 
     @property
     def _anchor(self) -> Path:

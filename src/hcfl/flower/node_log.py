@@ -22,6 +22,7 @@ from hcfl.core.state import ClientState, Update
 from hcfl.runs import atomic_file
 from hcfl.runs import folder as run_folder
 from hcfl.runs.csv_cells import plain
+from hcfl.runs.prepare import rounds_of
 
 HISTORY = 500
 """How many rounds of a node's Val and clusters are kept."""
@@ -83,7 +84,7 @@ class NodeLog:
             "method": config.method.name,
             "data": "clients",
             "seed": config.seed,
-            "rounds": config.training.rounds,
+            "rounds": rounds_of(config.training, config.data.steps)[0],
         }
         taken = not resumed and (out / run_folder.CONFIG).exists()
         log = NodeLog(out, names, about, quorum, {name: Node() for name in names}, silent=taken)

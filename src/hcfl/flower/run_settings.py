@@ -14,7 +14,7 @@ from hcfl.runs.folder import RUNS
 
 OWN = (
     *("experiment", "settings", "names", "out", "resume", "problem-file", "quorum", "timeout", "wait"),
-    *("classes", "mean", "std", "measure"),
+    *("classes", "mean", "std", "measure", "step-seconds"),
 )
 """Keys that are not settings of an experiment."""
 
@@ -37,6 +37,8 @@ class RunSettings:
     public: Public = field(default_factory=Public)
     measure: str = MEASURE[0]
     """When all clients measure the models that a round ends with."""
+    step_seconds: float = 0.0
+    """Seconds from the beginning of a step of time to that of the next; 0: it begins at once."""
 
 
 def read(given: Mapping[str, Any]) -> RunSettings:
@@ -60,7 +62,8 @@ def read(given: Mapping[str, Any]) -> RunSettings:
     measure = given.get("measure", MEASURE[0])
     if measure not in MEASURE:
         raise InputError(f"measure = {measure!r}: must be one of {', '.join(MEASURE)}")
-    return RunSettings(config, names, out, bool(resumed), quorum, patience, public, str(measure))
+    step_seconds = _number(given, "step-seconds", 0.0) if given.get("step-seconds") else 0.0
+    return RunSettings(config, names, out, bool(resumed), quorum, patience, public, str(measure), step_seconds)
 
 
 def _names(given: Mapping[str, Any], key: str) -> tuple[str, ...]:

@@ -24,8 +24,10 @@ from hcfl.engines.flower.messages import Common, Introduction, Question
 from hcfl.engines.flower.private_engine import Private
 from hcfl.errors import InputError
 from hcfl.flower.client_data import Agreement, agree
+from hcfl.flower.growing import check_steps
 from hcfl.flower.introductions import problem_with_introduction, unlike_others
 from hcfl.flower.node_log import NodeLog, NotedEngine, watched
+from hcfl.flower.pacing import Paced
 from hcfl.flower.run_settings import RunSettings, read
 from hcfl.runs import atomic_file
 from hcfl.runs import folder as run_folder
@@ -67,8 +69,8 @@ def play(grid: Grid, settings: RunSettings) -> None:
         run_folder.discard(out)  # it ended before its first round did
         opened = None
     config = opened.config if opened else settings.config
-    if settings.names and config.data.steps > 1:
-        raise InputError(f"data.steps = {config.data.steps}: is for simulated clients, real ones read their own files")
+    if settings.names:
+        check_steps(config.data)
     question = Question(settings.names, config.seed, config.data.val_share, config.data.kind, scale=config.data.scale)
     if settings.names and config.data.schema_file is not None:
         schema = Schema.load(config.data.schema_file).to_json()
@@ -120,7 +122,11 @@ def play(grid: Grid, settings: RunSettings) -> None:
             engine = Private(directory, common, prepared.config.privacy, settings.patience)
         metrics = opened.metrics if opened else []
         say = partial(_say, prepared.setting.federation, log, nodes)
-        ready = _with_engine(prepared, engine if nodes is None else NotedEngine(engine, nodes), settings.quorum)
+        if nodes is not None:
+            engine = NotedEngine(engine, nodes)
+        if settings.step_seconds:
+            engine = Paced(engine, settings.step_seconds, prepared.setting.step(prepared.state.server.round))
+        ready = _with_engine(prepared, engine, settings.quorum)
         stop = partial(_told_to_stop, out)
         measuring = None if private else Measuring(last, settings.measure == "rounds")
         play_on(ready, out, metrics, say, 1, stop, measuring=measuring)

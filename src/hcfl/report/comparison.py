@@ -21,6 +21,7 @@ from hcfl.report.many_runs import (
 )
 from hcfl.runs import atomic_file
 from hcfl.runs import folder as run_folder
+from hcfl.runs.prepare import rounds_of
 from hcfl.runs.progress import percent
 from hcfl.studies import comparison
 from hcfl.studies.comparison import COLUMNS, OUT, Cell, Comparison, Line, Point
@@ -117,7 +118,7 @@ def live_table(head: str, cells: Sequence[Cell]) -> Table:
             number = statistic([row[key] for row in newest])
             texts.append(as_texts(number, column.decimals, column.scale)[0])
         done = sum(task.done for task in cell.tasks)
-        wanted = sum(task.config.training.rounds for task in cell.tasks)
+        wanted = sum(rounds_of(task.config.training, task.config.data.steps)[0] for task in cell.tasks)
         table.add_row(cell.label, f"{done}/{len(cell.tasks)}", f"{rounds}/{wanted}", *texts)
     return table
 

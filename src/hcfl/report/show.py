@@ -81,7 +81,7 @@ def _run(config: Config, out: Path | None, console: Console, track: Sequence[str
     if (told := round_estimate.sentence(prepared)) is not None:
         _note(console, told)
     path = out or place_of(prepared.config)
-    with _shown(config, path, console) as (on_round, should_stop):
+    with _shown(prepared.config, path, console) as (on_round, should_stop):
         return execute(prepared, path, on_round, track, should_stop)
 
 

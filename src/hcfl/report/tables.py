@@ -148,6 +148,11 @@ def summary_table(runs: Sequence[Run]) -> Table:
         add("balanced accuracy, macro F1", "{}, {}", "balanced_accuracy", "macro_f1")
     add("clusters with clients (true)", "{} ({})", "clusters_last", "clusters_true")
     add("agreement with the truth (adjusted Rand index, ARI)", "{}", "ari_last")
+    if any(run.summary.get("prequential_mean") is not None for run in runs):
+        add("steps of time: prequential Val, Val at their ends", "{}, {}", "prequential_mean", "val_step_mean")
+        changes = "concept_changes", "concept_changes_missed", "delay_mean"
+        add("changes of concept (missed), rounds until followed", "{} ({}), {}", *changes)
+        add("clients that moved without a change, each step", "{}", "false_moves")
     if any(run.summary.get("wasserstein_silhouette") is not None for run in runs):
         scores = "wasserstein_silhouette", "wasserstein_davies_bouldin"
         add("class frequencies within clusters: silhouette, Davies-Bouldin", "{}, {}", *scores)
@@ -185,7 +190,7 @@ def _shown(summary: Row, key: str) -> str:
     value = summary.get(key)
     if value is None:
         return "–"
-    if key.startswith(("val", "test", "balanced", "macro")):
+    if key.startswith(("val", "test", "balanced", "macro", "prequential", "false_moves")):
         return percent(value).strip()
     if key.startswith("bytes"):
         return f"{value / 1e6:.1f}"

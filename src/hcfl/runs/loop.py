@@ -86,7 +86,8 @@ def play_on(
             early = best_round.overdue(metrics, config.training.patience)
             wanted = state.server.round if early else config.training.rounds
             for after, record in each_naming_the_line(rounds.play(setting, prepared.state, wanted), "training"):
-                if measuring is not None and measuring.every_round and record.val is not None:
+                due = record.val is not None or _begins_step_unmeasured(setting, record.round)
+                if measuring is not None and measuring.every_round and due:
                     scored = measuring.ask(after)
                     after, record = _measured(scored, after, record)
                 with saving(path):
@@ -146,6 +147,11 @@ def play_on(
     served = best if best is not None and best.round < state.server.round else None
     kept, profiles = (None, found) if served is None else (served.state, served.profiles)
     return Run(path, config, federation, summary, metrics, state, method, network, profiles, kept)
+
+
+def _begins_step_unmeasured(setting: Setting, round_: int) -> bool:
+    """Whether Val of a round is due, but clients measured prequential Val instead: a step began."""
+    return setting.begins_step(round_) and round_ % setting.evaluate_every == 0
 
 
 def _with_personal_parts(prepared: Prepared, state: RunState) -> RunState:

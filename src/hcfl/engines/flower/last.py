@@ -14,6 +14,7 @@ from hcfl.core.admission import most_held_out
 from hcfl.core.held_out import Tally
 from hcfl.core.setting import Setting
 from hcfl.core.state import ClientScores, RunState
+from hcfl.data import Federation
 from hcfl.engines.flower.directory import Directory
 from hcfl.engines.flower.exchange import ask, brief
 from hcfl.engines.flower.messages import Common, Measured, Task, task_for
@@ -33,7 +34,7 @@ class LastMeasurement:
 
     def __call__(self, state: RunState) -> tuple[ClientScores, Tally | None] | None:
         """Return what all clients that answered measured on their held-out samples; None if there are none."""
-        federation, method = self.setting.federation, self.setting.method
+        federation, method = self.setting.at(state.server.round).federation, self.setting.method
         broadcast = server.broadcast(method, state.server, federation.classes)
         nodes = {client: node for client, node in self.directory.connected().items() if len(federation.val[client])}
         tasks = {
@@ -61,7 +62,8 @@ class LastMeasurement:
         for client, node in sorted(nodes.items()):
             answer = found.received.get(node)
             size = float(state.server.sizes[client])
-            problem = found.failed[node] if answer is None else self._problem_with(answer, client, size)
+            federation = self.setting.at(state.server.round).federation
+            problem = found.failed[node] if answer is None else self._problem_with(answer, federation, client, size)
             if answer is None or problem is not None:
                 self.on_missing(client, str(problem))
             else:
@@ -72,14 +74,14 @@ class LastMeasurement:
     def _labelled(self) -> bool:
         return self.setting.network.task.name == "classification"
 
-    def _problem_with(self, answer: Measured, client: int, size: float) -> str | None:
+    def _problem_with(self, answer: Measured, federation: Federation, client: int, size: float) -> str | None:
         """Return why an answer cannot be; `size` is the number of samples that the client last trained on."""
         if answer.problem:
             return brief(answer.problem)
-        federation = self.setting.federation
         if (answer.experiment, answer.client) != (self.common.experiment, client):
             return "answered as another client, or of another run"
-        train, held_out = federation.train_sizes, federation.val_sizes
+        train = (federation.news if federation.timeline else federation).train_sizes
+        held_out = federation.val_sizes
         lowest = self.setting.network.task.lowest
         if not lowest <= answer.right <= answer.samples <= most_held_out(train, held_out, client, size):
             return f"sent counts that cannot be: {answer.right:g} of {answer.samples} held-out samples right"
