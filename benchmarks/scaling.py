@@ -46,7 +46,7 @@ class Point:
 
 BASE = Point()
 SWEEPS: dict[str, list[Point]] = {
-    "clients": [replace(BASE, clients=clients) for clients in (200, 1000, 10_000, 100_000)],
+    "clients": [replace(BASE, clients=clients) for clients in (200, 1000, 10_000, 100_000, 1_000_000)],
     "participants": [replace(BASE, clients=1000, participants=some) for some in (10, 100, 300, 1000)],
     "clusters": [replace(BASE, clusters=clusters) for clusters in (1, 3, 10)],
     "classes": [replace(BASE, classes=classes) for classes in (10, 100, 500)],
@@ -105,7 +105,7 @@ def main() -> None:
     """Print the table, then how the end of each sweep compares with its start."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--sweeps", nargs="+", choices=[*SWEEPS, "distance"], default=[*SWEEPS, "distance"])
-    parser.add_argument("--most-clients", type=int, default=100_000, help="leave larger federations out")
+    parser.add_argument("--most-clients", type=int, default=1_000_000, help="leave larger federations out")
     parser.add_argument("--rounds", type=int, default=6, help="the first one does not count")
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--point", help=argparse.SUPPRESS)

@@ -39,7 +39,7 @@ def test_some_of_the_inputs_are_kept_as_all_were():
 @pytest.mark.parametrize("dtype", [torch.uint8, torch.float32])
 def test_scaling_is_measured_over_the_rows_of_all_parts(dtype):
     # The last row belongs to nobody: means of (0, 4, 8) and (10, 30, 20), variances 32/3 and 200/3.
-    found = Scaling.of(STORED.to(dtype), [torch.tensor([0, 2]), torch.tensor([1])])
+    found = Scaling.of(STORED.to(dtype), torch.tensor([0, 2, 1]))
     assert_close(found.mean, torch.tensor([4.0, 20.0]))
     assert_close(found.std**2, torch.tensor([32 / 3, 200 / 3]))
 
@@ -47,13 +47,13 @@ def test_scaling_is_measured_over_the_rows_of_all_parts(dtype):
 @pytest.mark.parametrize("dtype", [torch.uint8, torch.float32])
 def test_what_never_varies_is_only_centred(dtype):
     constant = torch.full((5, 2, 2, 1), 7).to(dtype)
-    found = Scaling.of(constant, [torch.arange(5)])
+    found = Scaling.of(constant, torch.arange(5))
     assert (found(constant) == 0).all()
 
 
 def test_images_are_scaled_by_channel_and_other_inputs_by_feature():
-    assert Scaling.of(torch.randint(0, 9, (6, 4, 4, 3)).to(torch.uint8), [torch.arange(6)]).mean.shape == (3,)
-    assert Scaling.of(torch.randn(6, 5), [torch.arange(6)]).mean.shape == (5,)
+    assert Scaling.of(torch.randint(0, 9, (6, 4, 4, 3)).to(torch.uint8), torch.arange(6)).mean.shape == (3,)
+    assert Scaling.of(torch.randn(6, 5), torch.arange(6)).mean.shape == (5,)
 
 
 def test_inputs_are_lined_up_by_an_index_of_any_shape():

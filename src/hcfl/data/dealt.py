@@ -67,7 +67,7 @@ def federation(dealt: Dealt, config: DataConfig, seed: int) -> Federation:
         val=val,
         test_x=_rows(x, dealt.test) if len(dealt.test) else None,
         newcomers=newcomers,
-        scaling=Scaling.none(x) if config.scale == "none" else Scaling.of(x, train),
+        scaling=Scaling.none(x) if config.scale == "none" else Scaling.of(x, ClientRows.of(train).flat),
         class_names=samples.class_names,
         client_names=dealt.clients,
         truth=truth,

@@ -233,10 +233,8 @@ def _inputs(name: str, x: NDArray[Any], kind: Kind, whole: bool = False) -> NDAr
     if whole and x.dtype != np.uint8:
         x = _whole(name, x)
     elif x.dtype != np.uint8:
-        check_memory(name, x.size * np.dtype(np.float32).itemsize)  # the copy
-        with np.errstate(over="ignore"):
-            x = x.astype(np.float32)
-        bad = ~np.isfinite(x).reshape(len(x), -1).all(axis=1)
+        x = _floats(name, x)
+        bad = ~_finite(x)
         if bad.any():
             raise InputError(
                 f"{name}: x has NaN, infinite or too large values in {bad.sum()} of {len(x)} samples, "
@@ -248,6 +246,25 @@ def _inputs(name: str, x: NDArray[Any], kind: Kind, whole: bool = False) -> NDAr
             "x.transpose(0, 2, 3, 1)"
         )
     return x[..., None] if kind == "image" and x.ndim == 3 else x
+
+
+def _floats(name: str, x: NDArray[Any]) -> NDArray[np.float32]:
+    """Return numbers as float32; what is so already is not copied, and may be a map of a file."""
+    if x.dtype == np.float32 and x.flags.writeable:  # torch takes no array that it could not write to
+        return x
+    check_memory(name, x.size * np.dtype(np.float32).itemsize)  # the copy
+    with np.errstate(over="ignore"):
+        return x.astype(np.float32)
+
+
+AT_ONCE = 1 << 20
+"""How many samples are looked at together."""
+
+
+def _finite(x: NDArray[np.float32]) -> NDArray[np.bool_]:
+    """Whether all values of each sample are finite, (N,)."""
+    parts = (x[start : start + AT_ONCE] for start in range(0, len(x), AT_ONCE))
+    return np.concatenate([np.isfinite(part).reshape(len(part), -1).all(axis=1) for part in parts])
 
 
 def _whole(name: str, x: NDArray[Any]) -> NDArray[np.int64]:

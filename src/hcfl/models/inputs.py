@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-CHUNK = 1 << 26
+CHUNK = 1 << 24
 """How many values are looked at in double precision at a time."""
 
 
@@ -42,17 +42,17 @@ class Scaling:
         return cls(torch.zeros(x.shape[-1]), torch.ones(x.shape[-1]), whole=not x.is_floating_point())
 
     @classmethod
-    def of(cls, x: Tensor, parts: Sequence[Tensor]) -> "Scaling":
-        """Measure mean and standard deviation of the parts' rows, over everything but the last axis."""
+    def of(cls, x: Tensor, rows: Tensor) -> "Scaling":
+        """Measure mean and standard deviation of some rows, over everything but the last axis."""
+        parts = torch.split(rows, max(1, CHUNK // max(1, x[:1].numel())))
         if x.dtype == torch.uint8:
             return cls._of_bytes(x, parts)
-        rows = torch.split(torch.cat(list(parts)), max(1, CHUNK // max(1, x[:1].numel())))
-        if len(rows) == 1:
-            values = _values(x, rows[0])
+        if len(parts) == 1:
+            values = _values(x, rows)
             return cls._from(values.mean(dim=0), values.std(dim=0, correction=0))
-        count = sum(len(some) for some in rows) * (x[:1].numel() // x.shape[-1])
-        mean = torch.stack([_values(x, some).sum(dim=0) for some in rows]).sum(dim=0) / count
-        squares = torch.stack([(_values(x, some) - mean).square_().sum(dim=0) for some in rows]).sum(dim=0)
+        count = len(rows) * (x[:1].numel() // x.shape[-1])
+        mean = torch.stack([_values(x, some).sum(dim=0) for some in parts]).sum(dim=0) / count
+        squares = torch.stack([(_values(x, some) - mean).square_().sum(dim=0) for some in parts]).sum(dim=0)
         return cls._from(mean, (squares / count).sqrt())
 
     @classmethod

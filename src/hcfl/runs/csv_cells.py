@@ -10,6 +10,9 @@ MARK = "'"
 FORMULAS = ("=", "+", "-", "@", "\t", "\r")
 """How text begins that spreadsheets take for a formula."""
 
+MARKED = (*FORMULAS, MARK)
+"""How text begins that gets a mark: a mark of its own stays recognisable."""
+
 
 def safe(cell: T) -> T | str:
     """Return a cell as it is written; text that could be a formula gets an apostrophe, numbers stay as they are.
@@ -17,7 +20,7 @@ def safe(cell: T) -> T | str:
     >>> safe("=1+1"), safe("-1.5"), safe(-2)
     ("'=1+1", '-1.5', -2)
     """
-    if isinstance(cell, str) and cell.startswith((*FORMULAS, MARK)) and not _is_number(cell):
+    if isinstance(cell, str) and cell.startswith(MARKED) and not _is_number(cell):
         return MARK + cell
     return cell
 
@@ -29,7 +32,7 @@ def plain(text: str) -> str:
     '=1+1'
     """
     rest = text.removeprefix(MARK)
-    return rest if rest != text and rest.startswith((*FORMULAS, MARK)) else text
+    return rest if rest != text and rest.startswith(MARKED) else text
 
 
 def _is_number(text: str) -> bool:

@@ -192,13 +192,13 @@ def save(path: Path, config: Config, federation: Federation, state: RunState, be
         (folder / best_round.FILE).unlink(missing_ok=True)
 
 
-MOST_WEIGHTS = 1_000_000
-"""The most weights that are written as a table while a run is under way; a larger table is written once, at the end."""
+MOST_CELLS = 1_000_000
+"""The most cells of a table that is written while a run is under way; a larger one is written once, at the end."""
 
 
 def show_clients(path: Path, federation: Federation, state: RunState) -> None:
     """Write the tables of clients as they are now, for those who look at a run that is under way."""
-    if state.server.weights.numel() > MOST_WEIGHTS:
+    if federation.clients * (10 + len(state.server.clusters)) > MOST_CELLS:
         return
     _write_table(path / CLIENTS, client_rows(federation, state, Measured()))
     if not (path / CLASSES).exists():  # it never changes

@@ -77,13 +77,15 @@ def client_rows(federation: Federation, state: RunState, measured: Measured) -> 
             *(f"weight_{cluster}" for cluster in server.clusters),
         ]
     ]
+    members, sizes, weights = server.members.tolist(), server.sizes.int().tolist(), server.weights.tolist()
+    held = federation.train_sizes.tolist()
     for client, name in enumerate(federation.client_names):
-        column = int(server.members[client])
+        column = members[client]
         corruption = None if federation.corruptions is None else federation.corruptions[client]
         table.append(
             [
                 name,
-                int(server.sizes[client]) or int(federation.train_sizes[client]),
+                sizes[client] or held[client],
                 "" if truth is None else truth.names[truth.concept[client]],
                 *([] if groups is None else [_group_name(groups, client)]),
                 "" if column < 0 else server.clusters[column],
@@ -95,7 +97,7 @@ def client_rows(federation: Federation, state: RunState, measured: Measured) -> 
                     for part in (last, served, personal)
                 ),
                 "" if scores is None or not scores.kinds else scores.kinds[client],
-                *(f"{weight:.6g}" for weight in server.weights[client].tolist()),
+                *(f"{weight:.6g}" for weight in weights[client]),
             ]
         )
     return table
