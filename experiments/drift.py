@@ -94,7 +94,10 @@ METHOD_SETTINGS: dict[str, tuple[str, dict[str, Any]]] = {
             *("hcfl+(fesem)", "hcfl+(fedem)", "hcfl+(fedrc)", "hcfl++"),
         )
     },
-    "hcfl++, follows = false": ("hcfl++", {"follows": False}),
+    "hcfl++, follows = false": (
+        "hcfl++",
+        {"follows": False, "adaptation": "split-on-contradiction", "order": "heads-first"},
+    ),
     "hcfl++, split-on-gain": ("hcfl++", {"adaptation": "split-on-gain"}),
     "feddrift, jump = 2": ("feddrift", {"jump": 2.0}),
 }

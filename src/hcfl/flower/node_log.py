@@ -22,7 +22,7 @@ from hcfl.core.state import ClientState, Update
 from hcfl.runs import atomic_file
 from hcfl.runs import folder as run_folder
 from hcfl.runs.csv_cells import plain
-from hcfl.runs.prepare import rounds_of
+from hcfl.runs.defaults import rounds_of
 
 HISTORY = 500
 """How many rounds of a node's Val and clusters are kept."""

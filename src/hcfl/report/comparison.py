@@ -21,7 +21,7 @@ from hcfl.report.many_runs import (
 )
 from hcfl.runs import atomic_file
 from hcfl.runs import folder as run_folder
-from hcfl.runs.prepare import rounds_of
+from hcfl.runs.defaults import rounds_of
 from hcfl.runs.progress import percent
 from hcfl.studies import comparison
 from hcfl.studies.comparison import COLUMNS, OUT, Cell, Comparison, Line, Point
