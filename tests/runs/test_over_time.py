@@ -18,7 +18,7 @@ from hcfl.report.tables import summary_table
 from hcfl.runs import folder as run_folder
 from hcfl.runs.over_time import Turn, false_moves, is_right, summary_over_time, turns
 from hcfl.runs.prepare import prepare
-from hcfl.tiers import SampleWiseEM
+from hcfl.tiers import SampleWiseEM, SplitOnContradiction
 from interrupting import assert_same_end, without_seconds
 
 STEPS = {"steps": 3, "rounds_per_step": 2, "drift": "sudden"}
@@ -150,9 +150,11 @@ def test_hcfl_plus_plus_follows_clients_where_there_are_steps_and_only_there(tmp
     assert prepare(from_flat(**settings, **STEPS)).config.method.follows is True
     assert prepare(from_flat(**settings)).config.method.follows is False
     assert isinstance(prepare(from_flat(**settings)).setting.method.weighting, SampleWiseEM)
+    # With the same rule, order and averages, runs without steps are the same whether they follow or not.
     for follows in (False, True):
-        prepared = prepare(from_flat(**settings, rounds=2, follows=follows))
-        method = replace(prepared.setting.method, local=ClusterModels(by_weight=True))
+        prepared = prepare(from_flat(**settings, rounds=2, follows=follows, order="heads-first"))
+        rule = SplitOnContradiction(0.4, remembers=follows)
+        method = replace(prepared.setting.method, adaptation=rule, local=ClusterModels(by_weight=True))
         execute(replace(prepared, setting=replace(prepared.setting, method=method)), tmp_path / str(follows))
     assert without_seconds(tmp_path / "True") == without_seconds(tmp_path / "False")
 
