@@ -2,6 +2,7 @@
 
 python benchmarks/simulators/compare.py --workload mlp --rounds 20
 python benchmarks/simulators/compare.py --workload cnn --rounds 4 --only hcfl pfl flower
+python benchmarks/simulators/compare.py --workload lenet --rounds 3 --only hcfl blazefl   # BlazeFL's own benchmark
 
 Each simulator has an environment of its own, made the first time it is needed (from PyPI, 4 GB in all).
 """
@@ -11,7 +12,6 @@ import json
 import os
 import subprocess
 import sys
-import venv
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -22,8 +22,9 @@ from workload import make
 HERE = Path(__file__).resolve().parent
 CONSTRAINTS = HERE.parents[1] / "constraints.txt"
 
-BATCH = {"mlp": 25, "cnn": 50}
-SAMPLES = {"mlp": 150, "cnn": 450}
+BATCH = {"mlp": 25, "cnn": 50, "lenet": 50}
+SAMPLES = {"mlp": 150, "cnn": 450, "lenet": 500}
+EPOCHS = {"mlp": 1, "cnn": 1, "lenet": 5}
 
 
 @dataclass(frozen=True)
@@ -35,6 +36,8 @@ class Contender:
     """The name of its requirements file; None: where this script itself runs."""
     launcher: tuple[str, ...] = ()
     """What starts it instead of python alone."""
+    python: str = sys.executable
+    """What makes the environment."""
 
 
 def contenders(cores: int) -> dict[str, Contender]:
@@ -50,11 +53,13 @@ def contenders(cores: int) -> dict[str, Contender]:
         "pfl-processes": Contender("pfl_research.py", "pfl", torchrun),
         "fluke": Contender("with_fluke.py", "fluke"),
         "flower": Contender("with_flower.py", "flower"),
+        "blazefl": Contender("with_blazefl.py", "blazefl", python="python3.12"),
     }
 
 
-def python_of(name: str | None, folder: Path) -> Path:
+def python_of(contender: Contender, folder: Path) -> Path:
     """Return the python of an environment; it is made, or made anew, if its requirements are not what they were."""
+    name = contender.environment
     if name is None:
         return Path(sys.executable)
     requirements = HERE / f"requirements-{name}.txt"
@@ -64,7 +69,7 @@ def python_of(name: str | None, folder: Path) -> Path:
     stamp = environment / "installed.txt"
     if not stamp.exists() or stamp.read_text() != wanted:
         print(f"making {environment} …", file=sys.stderr)
-        venv.create(environment, clear=True, with_pip=True)
+        subprocess.run([contender.python, "-m", "venv", "--clear", environment], check=True)
         subprocess.run([python, "-m", "pip", "install", "-q", torch, "-r", requirements], check=True)
         stamp.write_text(wanted)
     return python
@@ -72,7 +77,7 @@ def python_of(name: str | None, folder: Path) -> Path:
 
 def run(contender: Contender, folder: Path, arguments: list[str]) -> dict[str, Any]:
     """Run one script and return what it found."""
-    python = python_of(contender.environment, folder)
+    python = python_of(contender, folder)
     # Another environment must not find this one's packages.
     variables = {k: v for k, v in os.environ.items() if contender.environment is None or k != "PYTHONPATH"}
     command = [str(python), *contender.launcher, str(HERE / contender.script), *arguments]
@@ -87,9 +92,9 @@ def run(contender: Contender, folder: Path, arguments: list[str]) -> dict[str, A
 def main() -> None:
     """Run all simulators and print the table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--workload", choices=("mlp", "cnn"), default="mlp")
+    parser.add_argument("--workload", choices=("mlp", "cnn", "lenet"), default="mlp")
     parser.add_argument("--clients", type=int, default=100)
-    parser.add_argument("--samples", type=int, help="of each client; default 150 vectors, 450 images")
+    parser.add_argument("--samples", type=int, help="of each client; default 150 vectors, 450 images, 500 of lenet")
     parser.add_argument("--batch", type=int, help="default 25 vectors, 50 images")
     parser.add_argument("--rounds", type=int, default=5, help="the first one does not count")
     parser.add_argument("--cores", type=int, default=2)
@@ -109,16 +114,18 @@ def main() -> None:
 
     known = contenders(options.cores)
     for name in options.only:
-        python_of(known[name].environment, folder)
+        python_of(known[name], folder)
     os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[: options.cores])  # all that is started from here inherits
     arguments = ["--data", str(data), "--model", model, "--batch", str(batch), "--rounds", str(options.rounds)]
+    arguments += ["--epochs", str(EPOCHS[model])]
     results = []
     for name in options.only:
         print(f"running {name} …", file=sys.stderr)
         results.append(run(known[name], folder, [*arguments, "--cores", str(options.cores)]))
 
     ours = next((result for result in results if result["name"].startswith("hcfl")), results[0])
-    print(f"FedAvg, {options.clients} clients × {samples}, {model}, batch {batch}, {options.cores} cores\n")
+    work = f"{model}, batch {batch}, local epochs {EPOCHS[model]}"
+    print(f"FedAvg, {options.clients} clients × {samples}, {work}, {options.cores} cores\n")
     print(f"| simulator | s a round | over {ours['name']} | steps | accuracy on training data |\n|---|---|---|---|---|")
     for result in results:
         ratio = result["seconds"] / ours["seconds"]

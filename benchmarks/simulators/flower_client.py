@@ -15,7 +15,7 @@ model_of = lru_cache(network)
 
 @app.train()
 def train(message: Message, context: Context) -> Message:
-    """Train one epoch from the model that was received, with batches drawn by index: faster than a DataLoader."""
+    """Train from the model that was received, with batches drawn by index: faster than a DataLoader."""
     settings = message.content["config"]
     torch.set_num_threads(1)
     x, y = load(str(settings["data"]))
@@ -24,10 +24,11 @@ def train(message: Message, context: Context) -> Message:
     model.load_state_dict(message.content["arrays"].to_torch_state_dict())
     optimizer = torch.optim.SGD(model.parameters(), LEARNING_RATE, MOMENTUM, weight_decay=WEIGHT_DECAY)
     steps = 0
-    for batch in torch.split(torch.randperm(y.shape[1]), int(settings["batch"])):
-        optimizer.zero_grad()
-        loss(model(x[client, batch]), y[client, batch]).backward()
-        optimizer.step()
-        steps += 1
+    for _ in range(int(settings["epochs"])):
+        for batch in torch.split(torch.randperm(y.shape[1]), int(settings["batch"])):
+            optimizer.zero_grad()
+            loss(model(x[client, batch]), y[client, batch]).backward()
+            optimizer.step()
+            steps += 1
     metrics = MetricRecord({"num-examples": y.shape[1], "steps": steps, "process": os.getpid()})
     return Message(RecordDict({"arrays": ArrayRecord(model.state_dict()), "metrics": metrics}), reply_to=message)

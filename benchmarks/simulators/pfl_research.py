@@ -79,7 +79,7 @@ def main() -> None:
         NNAlgorithmParams(workload.rounds, workload.rounds, train_cohort_size=len(users), val_cohort_size=None),
         SimulatedBackend(dataset, dataset),
         model,
-        NNTrainHyperParams(workload.batch, local_num_epochs=1, local_learning_rate=LEARNING_RATE),
+        NNTrainHyperParams(workload.batch, local_num_epochs=workload.epochs, local_learning_rate=LEARNING_RATE),
         callbacks=[clock],
         send_metrics_to_platform=False,
     )

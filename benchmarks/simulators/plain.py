@@ -23,10 +23,11 @@ def main() -> None:
         for loader in loaders:
             local = deepcopy(model).train()
             optimizer = torch.optim.SGD(local.parameters(), LEARNING_RATE, MOMENTUM, weight_decay=WEIGHT_DECAY)
-            for inputs, labels in loader:
-                optimizer.zero_grad()
-                loss(local(inputs), labels).backward()
-                optimizer.step()
+            for _ in range(workload.epochs):
+                for inputs, labels in loader:
+                    optimizer.zero_grad()
+                    loss(local(inputs), labels).backward()
+                    optimizer.step()
             states.append(local.state_dict())
         # All clients hold equally many samples, so the weighted mean is the mean.
         model.load_state_dict({name: torch.stack([state[name] for state in states]).mean(0) for name in states[0]})

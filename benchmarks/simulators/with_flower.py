@@ -64,7 +64,8 @@ def main() -> None:
     @app.main()
     def serve(grid: Grid, context: Context) -> None:
         strategy, model = Timed(len(y)), network(workload.model)
-        config = ConfigRecord({"data": workload.data, "model": workload.model, "batch": workload.batch})
+        work = {"batch": workload.batch, "epochs": workload.epochs}
+        config = ConfigRecord({"data": workload.data, "model": workload.model, **work})
         start = ArrayRecord(model.state_dict())
         result = strategy.start(grid, start, num_rounds=workload.rounds, train_config=config)
         model.load_state_dict(result.arrays.to_torch_state_dict())

@@ -70,7 +70,7 @@ def main() -> None:
             None,
             optimizer,
             CountedLoss(),
-            local_epochs=1,
+            local_epochs=workload.epochs,
             persistency=False,
         )
         for index, mine in enumerate(zip(x, y, strict=True))

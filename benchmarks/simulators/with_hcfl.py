@@ -16,7 +16,10 @@ from hcfl.runs.prepare import prepare
 
 
 def same_start(model: str, shape: tuple[int, ...], classes: int) -> Pair:
-    """Build hcfl's own network with the parameters that all simulators start from."""
+    """Build hcfl's own network, or LeNet's layers, with the parameters that all simulators start from."""
+    if model == "lenet":
+        *layers, head = network(model)
+        return nn.Sequential(*layers), head
     extractor, head = mlp(shape, classes, hidden=(64,)) if model == "mlp" else cnn(shape, classes)
     whole, start = nn.Sequential(extractor, head), network(model).state_dict()
     whole.load_state_dict(dict(zip(whole.state_dict(), start.values(), strict=True)))
@@ -35,7 +38,7 @@ def main() -> None:
     federation = Federation.from_arrays(
         x.reshape(-1, *x.shape[2:]), y.ravel(), client=owner, kind="vector" if x.ndim == 3 else "image", val_share=1e-6
     )
-    settings = {"lr": LEARNING_RATE, "momentum": MOMENTUM, "weight_decay": WEIGHT_DECAY, "epochs": 1}
+    settings = {"lr": LEARNING_RATE, "momentum": MOMENTUM, "weight_decay": WEIGHT_DECAY, "epochs": workload.epochs}
     config = from_flat(method="fedavg", batch=workload.batch, evaluate_every=workload.rounds, **settings)
     prepared = prepare(config, federation, partial(same_start, workload.model))
     torch.set_num_threads(prepared.config.threads or workload.cores)
@@ -48,7 +51,7 @@ def main() -> None:
     for mine, truth in zip(inputs, labels, strict=True):
         _, logits = forward(prepared.setting.network, state.server.ensemble, mine)
         right += int((logits[:, 0].argmax(1) == truth).sum())
-    steps = workload.rounds * sum(-(-len(rows) // workload.batch) for rows in federation.train)
+    steps = workload.rounds * workload.epochs * sum(-(-len(rows) // workload.batch) for rows in federation.train)
     report(f"hcfl ({prepared.config.engine})", seconds, steps, right / labels.numel())
 
 

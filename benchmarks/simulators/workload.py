@@ -20,28 +20,31 @@ LEARNING_RATE, MOMENTUM, WEIGHT_DECAY = 0.01, 0.9, 5e-4
 
 @dataclass(frozen=True)
 class Workload:
-    """FedAvg with all clients in every round and one local epoch."""
+    """FedAvg with all clients in every round."""
 
     data: str
     """An .npz with x (clients, samples + 1, …) and y; the last sample of each client is held out."""
     model: str
-    """mlp or cnn."""
+    """mlp, cnn or lenet."""
     batch: int
+    epochs: int
+    """Local epochs."""
     rounds: int
     cores: int
 
     @property
     def threads(self) -> int:
         """How many threads of one process work best: a second one costs an MLP this small more than it brings."""
-        return self.cores if self.model == "cnn" else 1
+        return 1 if self.model == "mlp" else self.cores
 
 
 def arguments(description: str | None) -> Workload:
     """Read the workload from the command line; every script takes the same."""
     parser = argparse.ArgumentParser(description=description)
     parser.add_argument("--data", required=True)
-    parser.add_argument("--model", choices=("mlp", "cnn"), required=True)
+    parser.add_argument("--model", choices=("mlp", "cnn", "lenet"), required=True)
     parser.add_argument("--batch", type=int, required=True)
+    parser.add_argument("--epochs", type=int, default=1)
     parser.add_argument("--rounds", type=int, required=True)
     parser.add_argument("--cores", type=int, default=2)
     return Workload(**vars(parser.parse_args()))
@@ -85,7 +88,7 @@ class AxisToFront(nn.Module):
 
 
 def network(model: str, seed: int = 0) -> nn.Sequential:
-    """Build the MLP 64-64-10 or hcfl's small CNN; the same seed gives the same start."""
+    """Build the MLP 64-64-10, hcfl's small CNN, or BlazeFL's LeNet; the same seed gives the same start."""
     with torch.random.fork_rng():
         torch.manual_seed(seed)
         return _network(model)
@@ -95,6 +98,11 @@ def _network(model: str) -> nn.Sequential:
     if model == "mlp":
         return nn.Sequential(nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, CLASSES))
     layers: list[nn.Module] = [AxisToFront()]
+    if model == "lenet":
+        for before, after in ((3, 6), (6, 16)):
+            layers += [nn.Conv2d(before, after, 5), nn.ReLU(), nn.MaxPool2d(2)]
+        layers += [nn.Flatten(), nn.Linear(400, 120), nn.ReLU(), nn.Linear(120, 84), nn.ReLU()]
+        return nn.Sequential(*layers, nn.Linear(84, CLASSES))
     for before, after in ((3, 32), (32, 64), (64, 128)):
         layers += [nn.Conv2d(before, after, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2, ceil_mode=True)]
     return nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(128, CLASSES))

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from copy import deepcopy
 from dataclasses import dataclass, field, replace
+from math import inf
 from time import perf_counter
 
 import torch
@@ -26,15 +27,22 @@ Done = tuple[Update, list[ClientState]]
 ALONE = 2
 """How many clients take turns to be compared with clients side by side, after one that warms up."""
 
+LOOKS, SLOWER = 3, 1.25
+"""In how many rounds they are compared, by the shortest times: other programs make single times long. Where clients
+side by side take so many times as long, they take turns."""
+
 
 @dataclass
 class Workers:
-    """Runs clients side by side where that is faster, which the first clients of a run show."""
+    """Runs clients side by side unless that is slower, which the first rounds of a run show."""
 
     number: int
     """How many clients at once, at most."""
     faster: bool | None = None
     """Whether several at once are faster than one after another; None: not measured yet."""
+    _paces: tuple[float, float] = (inf, inf)
+    """The shortest times of a sample: in turn, side by side."""
+    _looks: int = 0
     _networks: list[Network] = field(default_factory=list)
     """Networks that no worker uses now: a network holds the parameters that it computes with."""
     _copied: Network | None = None
@@ -46,13 +54,13 @@ class Workers:
             return [take_part(task)]
         with threads(1):
             if self.faster is None and (self.number == 1 or not _can_run_together(task)):
-                self.faster = False
-            tried = self._measured(task, clients) if self.faster is None else []
+                self.faster, self._looks = False, LOOKS
+            tried = self._measured(task, clients) if self._looks < LOOKS else []
             run = _in_turn if self.faster is False else self._together
             return tried + run(task, clients[len(tried) :])
 
     def _measured(self, task: RoundTask, clients: Sequence[int]) -> list[Done]:
-        """Run the first clients one after another, the next ones side by side, and keep what was faster."""
+        """Run the first clients one after another, the next ones side by side, and note which are faster."""
         side_by_side = 2 * self.number
         if len(clients) < 1 + ALONE + side_by_side:
             return []  # too few to compare: side by side, and a later round may have more
@@ -64,7 +72,8 @@ class Workers:
             began = perf_counter()
             done += run(task, some)
             paces.append((perf_counter() - began) / max(1, int(sizes[list(some)].sum())))
-        self.faster = paces[1] < paces[0]
+        shortest = min(paces[0], self._paces[0]), min(paces[1], self._paces[1])
+        self._paces, self._looks, self.faster = shortest, self._looks + 1, shortest[1] < SLOWER * shortest[0]
         return done
 
     def _together(self, task: RoundTask, clients: Sequence[int]) -> list[Done]:
