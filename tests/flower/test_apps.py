@@ -158,8 +158,9 @@ def test_without_any_answer_the_last_round_s_val_stays(tmp_path):
 
 
 def test_soft_clients_that_move_are_the_same_there(tmp_path):
-    shifted = {"clients": 12, "beta": 0.2, "alpha": 1.0, "alpha_reading": "total", "rho": 0.1, "epochs": 1, "seed": 4}
-    config = from_flat(method="hcfl++", engine="sequential", data="digits", rounds=4, **shifted)
+    shifted = {"clients": 12, "beta": 0.2, "alpha": 1.0, "alpha_reading": "total", "epochs": 1, "seed": 4}
+    rule = {"adaptation": "split-on-contradiction(rho=0.1)", "order": "heads-first"}
+    config = from_flat(method="hcfl++", engine="sequential", data="digits", rounds=4, **shifted, **rule)
     execute(prepare(config), tmp_path / "sequential")
     events = run_folder.rows(tmp_path / "sequential", "events.jsonl")
     assert [(row["round"], row["event"]) for row in events] == [(1, "split"), (2, "move")]
