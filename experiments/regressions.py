@@ -1,10 +1,10 @@
-"""Planted regressions: do methods find three groups of clients with opposite slopes?
+"""Planted regressions: which methods find three groups of clients with opposite slopes.
 
     python experiments/regressions.py
 
 The table of docs/tasks.md. Nine clients measure y = 5 + w·x + noise; w is one of three vectors at 120°. The model is
-linear. `ifca, 5 starts` plays IFCA from five random starts and keeps the one with the highest likelihood of the training
-data; the others start once. Settings were chosen on seeds from 100 on; seeds 0 to 9 are reported.
+linear. `ifca, 5 starts` plays IFCA from five random starts and keeps the one with the highest likelihood of the
+training data; the others start once. Settings were chosen on seeds from 100 on; seeds 0 to 9 are reported.
 """
 
 import argparse
@@ -81,7 +81,8 @@ def main() -> None:
     parser.add_argument("--only", nargs="*", choices=list(STARTS), default=list(STARTS))
     options = parser.parse_args()
     torch.set_num_threads(1)
-    print("| method | seeds that found the groups | ARI of each seed | clusters of each seed | R² |\n|---|---|---|---|---|")
+    print("| method | seeds that found the groups | ARI of each seed | clusters of each seed | R² |")
+    print("|---|---|---|---|---|")
     for row in options.only:
         seeds = range(options.first_seed, options.first_seed + options.seeds)
         found = [best(row, seed, options.samples, options.rounds) for seed in seeds]

@@ -10,7 +10,7 @@ from hcfl.errors import InputError
 if TYPE_CHECKING:
     from pandas import Series
 
-Kind = Literal["number", "boolean", "category", "date"]
+Kind = Literal["number", "boolean", "category", "date", "text"]
 
 MISSING = ("", "na", "n/a", "nan", "null", "none", "?", "-", "missing", "<na>")
 """Cells of text that stand for a missing value, in small letters."""
