@@ -14,28 +14,14 @@ from hcfl.cli import main
 from hcfl.data.tables.fit import join
 from hcfl.models import text
 from hcfl.models.text import TextExtractor, tokens
+from helpers import tiny_language_model
 
-transformers = pytest.importorskip("transformers")
-
-WORDS = ("[PAD]", "[UNK]", "good", "bad", "day", "night", "a", "very")
+pytest.importorskip("transformers")
 
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
-    from tokenizers import Tokenizer
-    from tokenizers.models import WordLevel
-    from tokenizers.pre_tokenizers import Whitespace
-
-    path = tmp_path_factory.mktemp("tiny")
-    words = Tokenizer(WordLevel({word: number for number, word in enumerate(WORDS)}, unk_token="[UNK]"))
-    words.pre_tokenizer = Whitespace()
-    fast = transformers.PreTrainedTokenizerFast(tokenizer_object=words, unk_token="[UNK]", pad_token="[PAD]")
-    fast.save_pretrained(path)
-    sizes = {"hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 8}
-    torch.manual_seed(0)
-    config = transformers.BertConfig(vocab_size=len(WORDS), max_position_embeddings=12, **sizes)
-    transformers.BertModel(config).save_pretrained(path)
-    return f"hf-model:{path}"
+    return tiny_language_model(tmp_path_factory.mktemp("tiny"))
 
 
 def test_texts_become_numbers(folder):

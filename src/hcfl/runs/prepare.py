@@ -176,6 +176,7 @@ def prepare(
         attackers=attackers_of(config, federation),
         backdoor=backdoor_of(config, federation),
         rounds_per_step=training.rounds_per_step,
+        stops_early=training.patience is not None,
     )
     state = rounds.begin(setting, ensemble.to(device))
     config, notes = engine_trial.overruled(asked, config, setting, state)
