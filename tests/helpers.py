@@ -84,3 +84,23 @@ def same(one, two):
     assert one.keys() == two.keys()
     for name in one:
         assert_close(one[name], two[name], rtol=0, atol=0, equal_nan=True)
+
+
+def tiny_language_model(path):
+    """Save a language model of eight words, with its tokenizer; return its name. It needs the package transformers."""
+    import torch
+    import transformers
+    from tokenizers import Tokenizer
+    from tokenizers.models import WordLevel
+    from tokenizers.pre_tokenizers import Whitespace
+
+    known = ("[PAD]", "[UNK]", "good", "bad", "day", "night", "a", "very")
+    words = Tokenizer(WordLevel({word: number for number, word in enumerate(known)}, unk_token="[UNK]"))
+    words.pre_tokenizer = Whitespace()
+    fast = transformers.PreTrainedTokenizerFast(tokenizer_object=words, unk_token="[UNK]", pad_token="[PAD]")
+    fast.save_pretrained(path)
+    sizes = {"hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 8}
+    torch.manual_seed(0)
+    config = transformers.BertConfig(vocab_size=len(known), max_position_embeddings=12, **sizes)
+    transformers.BertModel(config).save_pretrained(path)
+    return f"hf-model:{path}"

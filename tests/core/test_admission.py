@@ -11,6 +11,7 @@ from hcfl.config import AdmissionConfig
 from hcfl.core import rounds, server
 from hcfl.core.admission import Asked, most_held_out, only, problem_with, refusals, unlike
 from hcfl.core.client import take_part
+from hcfl.core.held_out import LIKELIHOOD
 from hcfl.core.setting import RoundTask
 from hcfl.core.state import Missing, Update
 from hcfl.methods import build
@@ -43,6 +44,11 @@ def three() -> Update:
         signatures={2: torch.ones(4)},
         held_out=torch.ones(3, 2),
     )
+
+
+def told(update, second_sent):
+    """Let all tell a likelihood of every second of their held-out samples; each has one."""
+    return replace(update, reports={LIKELIHOOD: second(torch.tensor([[-1.0, 1.0]] * 3), second_sent)})
 
 
 ANNOUNCED = [0, 0, 6, 0, 0, 10, 0, 4]
@@ -110,6 +116,8 @@ CHANGES = [
     (lambda u: replace(u, held_out=second(u.held_out, torch.tensor([1e6, 1.0]))), HELD_OUT),
     (lambda u: replace(u, held_out=second(u.held_out, torch.tensor([-1.0, 1.0]))), HELD_OUT),
     (lambda u: replace(u, held_out=second(u.held_out, torch.tensor([4.0, 4.0]))), HELD_OUT),
+    (lambda u: told(u, torch.tensor([-1.0, 2.0])), "sent a likelihood of other held-out samples than every second one"),
+    (lambda u: told(u, torch.tensor([-torch.inf, 1.0])), FINITE),
     # Two models that count in the same cluster.
     (lambda u: replace(u, mass=second(u.mass, torch.tensor([6.0, 0.0]), 3)), MORE),
     # √(2·400² + 3·1) over √(2 + 3).
@@ -119,7 +127,7 @@ CHANGES = [
 
 
 def test_what_is_as_it_should_be_is_let_in():
-    assert found(three()) == {}
+    assert found(three()) == found(told(three(), torch.tensor([-3.0, 1.0]))) == {}
     assert found(models(three(), "extractors", 10.0, 1)) == {}, "long, but not ten times as long"
 
 

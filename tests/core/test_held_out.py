@@ -3,7 +3,14 @@
 import pytest
 import torch
 
-from hcfl.core.held_out import ByClass, HeldOut, Tally, single_predictions
+from hcfl.core.held_out import (
+    ByClass,
+    HeldOut,
+    Tally,
+    likelihood_report,
+    reported_likelihood,
+    single_predictions,
+)
 
 CLIENTS, LABELS = torch.tensor([0, 0, 0, 2, 2]), torch.tensor([0, 1, 0, 1, 1])
 PROBABILITIES = torch.tensor([[0.9, 0.1], [0.6, 0.4], [0.2, 0.8], [0.3, 0.7], [0.5, 0.5]])
@@ -27,6 +34,16 @@ def test_every_second_sample_chooses_the_round_and_the_others_measure_it(held_ou
     assert held_out.reporting_accuracy == pytest.approx(1 / 2)
     alone = HeldOut.of(CLIENTS[:1], LABELS[:1], PROBABILITIES[:1].log())
     assert alone.reporting_accuracy is None
+
+
+def test_clients_report_the_likelihood_of_every_second_sample(held_out):
+    parts = [likelihood_report(held_out.log_likelihood[rows]) for rows in (slice(0, 3), slice(3, 5), slice(5, 5))]
+    expected = [PROBABILITIES[0, 0].log() + PROBABILITIES[2, 0].log(), PROBABILITIES[3, 1].log(), 0.0]
+    assert [float(part[0]) for part in parts] == pytest.approx([float(one) for one in expected])
+    assert [float(part[1]) for part in parts] == [2, 1, 0]
+    assert reported_likelihood(torch.stack(parts)) == pytest.approx(float(sum(expected)) / 3)
+    assert reported_likelihood(None) is reported_likelihood(torch.zeros(2, 2)) is None
+    assert torch.isfinite(likelihood_report(torch.tensor([-torch.inf]))).all()
 
 
 def test_confusion_by_hand(held_out):

@@ -278,6 +278,12 @@ BAD = {
     "a time that is text": (many(lambda n: "soon"), {"time": "more"}, "has a category, but dates"),
     "a test column of numbers": (many(lambda n: n), {"test": "more"}, "must be true or false in each row"),
     "a test column that is all true": (many(lambda n: "yes"), {"test": "more"}, "marks 12 of 12 rows"),
+    "dates of another form": (
+        many(lambda n: f"{1 + n % 28:02d}.03.2024"),
+        {},
+        "has dates such as 01.03.2024; write them",
+    ),
+    "an open quotation mark": (GOOD + '1,"x,n,0\n', {}, "a quotation mark in row .* has no end"),
     "a longer row": (GOOD + "1,2,3,4,5,6\n", {}, "has rows of different lengths"),
     "Latin-1": ((GOOD + "1,é,n,0\n").encode("latin-1"), {}, "is not UTF-8 text .byte 0xe9.; save it as UTF-8"),
     "zero bytes": ("\0\0\0\0", {}, "is not a text file"),

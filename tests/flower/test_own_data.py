@@ -19,6 +19,7 @@ from hcfl.flower.run_settings import read
 from hcfl.launch import execute
 from hcfl.runs import folder as run_folder
 from hcfl.runs.prepare import prepare
+from helpers import tiny_language_model
 
 NAMES = ("north", "south", "west")
 COUNTRIES = {"north": "a", "south": "a", "west": "b"}
@@ -99,6 +100,57 @@ def test_clients_with_their_own_tables_encode_them_by_the_schema_of_the_run(tmp_
     assert hcfl.load(tmp_path / "run").federation.schema == hcfl.Schema.load(schema)
     with pytest.raises(InputError, match="is a table, so the run needs schema-file"):
         server_app.play(FakeGrid(nodes), told(tmp_path / "other", timeout=0.1, wait=0.2))
+
+
+def test_clients_with_their_own_texts_read_them_by_the_tokenizer_of_the_schema(tmp_path):
+    pytest.importorskip("transformers")
+    model = tiny_language_model(tmp_path / "tiny")
+    said = ["a good day", "a bad night", "very good", "very bad"] * 30
+    table = pd.DataFrame({"review": said, "site": np.array(NAMES)[np.arange(120) // 4 % 3]})
+    table["mood"] = np.where(table.review.str.contains("bad"), "down", "up")
+    table.to_csv(tmp_path / "all.csv", index=False)
+    nodes, files = {}, []
+    for number, name in enumerate(NAMES):
+        files.append(str(tmp_path / f"{name}.csv"))
+        table[table.site == name].drop(columns="site").to_csv(files[-1], index=False)
+        config = {"name": name, "data": files[-1], "state": str(tmp_path / "states" / name)}
+        nodes[100 + number] = (name, config)
+    schema, texts = tmp_path / "schema.json", {"text": "review", "text_length": 3}
+    reads = ["--text", "review", "--text-length", "3", "--tokenizer", model]
+    assert main(["data", "schema", *files, "--label", "mood", *reads, "--out", str(schema)]) == 0
+    trained = {"method": "ifca", "clusters": 2, "model": model, "train": "heads", "rounds": 2, "rho": None}
+    server_app.play(FakeGrid(nodes), told(tmp_path / "run", schema_file=str(schema), **texts, **trained))
+    settings = {**SETTINGS, **trained, **texts, "label": "mood", "client": "site", "data": str(tmp_path / "all.csv")}
+    execute(prepare(from_flat(**settings, schema_file=str(schema), engine="sequential")), tmp_path / "pooled")
+    same_run(tmp_path / "run", tmp_path / "pooled")
+
+
+@pytest.mark.parametrize("task", ["classification", "regression"])
+def test_a_run_stops_by_what_clients_say_of_their_held_out_samples(tmp_path, task):
+    draw = np.random.default_rng(0)  # nothing to learn: it overfits
+    table = pd.DataFrame(draw.normal(size=(60, 5)).astype(np.float32), columns=list("abcde"))
+    table["y"] = draw.choice(["no", "yes"], 60) if task == "classification" else draw.normal(size=60)
+    table["site"] = np.array(NAMES)[np.arange(60) % 3]
+    table.to_csv(tmp_path / "all.csv", index=False)
+    nodes, files = {}, []
+    for number, name in enumerate(NAMES):
+        files.append(str(tmp_path / f"{name}.csv"))
+        table[table.site == name].drop(columns="site").to_csv(files[-1], index=False)
+        config = {"name": name, "data": files[-1], "state": str(tmp_path / "states" / name)}
+        nodes[100 + number] = (name, config)
+    schema = str(tmp_path / "schema.json")
+    assert main(["data", "schema", *files, "--label", "y", "--out", schema]) == 0
+    given = {"method": "fedavg", "rounds": 40, "patience": 3, "lr": 0.1, "epochs": 3, "val_share": 0.2, "model": "mlp"}
+    given |= {"schema_file": schema, "batch": 16, "rho": None}
+    server_app.play(FakeGrid(nodes), told(tmp_path / "run", **given))
+    pool = from_flat(**given, data=str(tmp_path / "all.csv"), label="y", client="site", engine="sequential")
+    pooled = execute(prepare(pool), tmp_path / "pooled")
+    run = hcfl.load(tmp_path / "run")
+    told_by_them = [row["received_likelihood"] for row in run.rows]
+    later = told_by_them[1:]  # of the models that the round before ended with
+    assert later == pytest.approx([row["likelihood"] for row in pooled.rows][: len(later)], rel=1e-4)
+    assert len(run.rows) == told_by_them.index(max(told_by_them)) + 1 + 3 < 40
+    assert run.summary["stopped_early"] is True
 
 
 def test_a_client_that_comes_late_takes_part_from_then_on(tmp_path):

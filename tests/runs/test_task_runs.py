@@ -123,9 +123,9 @@ def vars_of(federation):
     return {field.name: getattr(federation, field.name) for field in fields(federation)}
 
 
-@pytest.mark.parametrize("method", ["ifca", "fedem", "hcfl++"])
-def test_planted_regressions_are_found(method):
-    _, state, record = played(method, planted(), rounds=12)
+@pytest.mark.parametrize(("method", "samples"), [("ifca", 40), ("fedem", 40), ("hcfl++", 40), ("hcfl+(fedem)", 120)])
+def test_planted_regressions_are_found(method, samples):
+    _, state, record = played(method, planted(samples=samples), rounds=12)
     assert record.quality.ari == 1.0
     assert record.val > 0.9
     if method == "fedem":

@@ -106,7 +106,6 @@ def test_overdue_by_hand():
     ("settings", "told"),
     [
         ({"lr_every": 3}, "training.lr_every = 3: is of schedule step, but the schedule is constant"),
-        ({"patience": 2, "engine": "flower"}, "training.patience = 2: clients on Flower tell how many"),
         ({"patience": 2, "privacy": "local-dp", "method": "fedavg"}, "training.patience = 2: with privacy local-dp"),
     ],
 )

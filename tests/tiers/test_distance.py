@@ -97,6 +97,16 @@ def test_cscp_looks_at_classes_only_and_ascp_at_any_shift():
     assert_close(PrototypeDistance("ASCP").between(participants(prototypes=THREE))[0, 2], torch.tensor(1.0))
 
 
+def test_nearly_zero_means_are_near_each_other_beside_the_constant():
+    means = torch.tensor([[0.1, 0.0], [-0.1, 0.0], [2.0, 0.0]])
+    seen = Prototypes(means.unsqueeze(1), torch.ones(3, 1), means)
+    some = {"clients": (0, 1, 2), "members": torch.zeros(3), "weights": torch.ones(3), "prototypes": seen}
+    alone, beside = (PrototypeDistance("ASCP").between(Participants(**some, constant=one)) for one in (False, True))
+    assert_close(alone[0], torch.tensor([0.0, 2.0, 0.0]))  # opposite directions of nearly nothing
+    assert_close(beside[0, 1], torch.tensor(1 - 0.99 / 1.01))
+    assert_close(beside[0, 2], torch.tensor(1 - 1.2 / math.sqrt(1.01 * 5)))
+
+
 def test_distances_are_weighed_by_both_clients_weights():
     seen = participants(weights=(0.5, 0.8, 1.0), prototypes=THREE)
     weighted = PrototypeDistance("CSCP").between(seen)

@@ -13,6 +13,7 @@ import yaml
 from pydantic import Field, ValidationError
 
 from hcfl.config import scenarios
+from hcfl.config.plugins import HUB_MODEL
 from hcfl.config.sections import (
     AdmissionConfig,
     DataConfig,
@@ -74,9 +75,16 @@ class Config(Section):
     def parse(cls, values: Mapping[str, Any]) -> Self:
         """Validate nested values; raise InputError with one sentence about the first wrong one."""
         try:
-            return cls.model_validate(scenarios.applied(values, DataConfig.model_fields))
+            return cls.model_validate(scenarios.applied(values, DataConfig.model_fields))._with_tokenizer()
         except ValidationError as error:
             raise InputError(sentence(error)) from None
+
+    def _with_tokenizer(self) -> Self:
+        """Return a copy in which texts are read by the model's own tokenizer, and their token numbers not scaled."""
+        if self.data.text is None:
+            return self
+        own = self.model.name if self.model.name.startswith(HUB_MODEL) else None
+        return self.updated("data", tokenizer=self.data.tokenizer or own, scale="none")
 
     @classmethod
     def load(cls, path: Path) -> Self:

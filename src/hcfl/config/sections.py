@@ -158,6 +158,18 @@ class DataConfig(Section):
     )
     features: Columns | None = Field(None, description="tables: the input columns a,b,c; default: all others")
     drop: Columns | None = Field(None, description="tables: columns a,b,c that are no inputs")
+    text: str | None = Field(
+        None, description="tables: the column of texts, the only input; needs a language model, hf-model:OWNER/NAME"
+    )
+    tokenizer: str | None = Field(
+        None, description="texts: the language model whose tokenizer reads them; default: the model itself"
+    )
+    text_length: int | None = Field(
+        None,
+        ge=1,
+        le=100_000,
+        description="texts: the most tokens of a text; default 64, or what the model reads",
+    )
     truth: str | None = Field(None, description="tables: the column of clients' true groups, to measure with only")
     groups: Annotated[str | dict[str, str] | None, BeforeValidator(_grouped)] = Field(
         None,

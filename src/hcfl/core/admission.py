@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from hcfl.core import serialization
+from hcfl.core.held_out import LIKELIHOOD
 from hcfl.core.setting import RoundTask
 from hcfl.core.state import Update
 from hcfl.core.upload_form import Wanted, problem_with_form
@@ -146,6 +147,12 @@ def _checks(task: RoundTask, update: Update) -> Iterator[Check]:
             yield _held_out(update, new.train_sizes, most, task.setting.network.task.lowest)
             if update.by_class is not None:
                 yield _by_class(update.held_out, update.by_class)
+            if LIKELIHOOD in update.reports:
+                half = torch.ceil(update.held_out[:, 1] / 2)
+                yield (
+                    update.reports[LIKELIHOOD][:, 1].cpu() != half,
+                    _impossible("sent a likelihood of other held-out samples than every second one"),
+                )
 
     fine = lengths[finite[update.row_participants]]
     if len(fine):

@@ -21,7 +21,7 @@ from hcfl.errors import InputError
 from hcfl.methods import Method
 from hcfl.models import Network, Params
 from hcfl.models.ensemble import Ensemble, class_log_probs, outputs_of
-from hcfl.models.inputs import Inputs, Scaled, some
+from hcfl.models.inputs import Scaled, some
 from hcfl.models.tasks import Task
 from hcfl.tiers import Conditional, EStepInputs, Prototypes, Weights
 from hcfl.tiers.client_segments import Segments
@@ -58,12 +58,12 @@ def predict_held_out(
     weights = sample_weights(method, state, clients, densities, segments)
     outputs = outputs_of(network, state.ensemble, inputs)
     answers = federation.answers[rows].to(outputs.device)
-    parts = _mixture(network.task, outputs, weights.to(outputs.device), answers)
+    parts = mixed_predictions(network.task, outputs, weights.to(outputs.device), answers)
     for client, model in enumerate(kept_models(clients, federation.clients) if method.local.kept else ()):
         if model is not None and segments.sizes[client]:
             at = torch.nonzero(segments.index == client).flatten().to(outputs.device)
             own = outputs_of(network, model, some(inputs, at))[:, :1]
-            mine = _mixture(network.task, own, own.new_ones(len(own), 1), answers[at])
+            mine = mixed_predictions(network.task, own, own.new_ones(len(own), 1), answers[at])
             for whole, part in zip(parts, mine, strict=True):
                 whole[at] = part
     mixed, bins, log_likelihood = (part.cpu() for part in parts)
@@ -78,7 +78,7 @@ def standard_error(federation: Federation, held_out: HeldOut) -> float | None:
     return held_out.standard_error(int((federation.val_sizes > 0).sum()))
 
 
-def _mixture(task: Task, outputs: Tensor, weights: Tensor, answers: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+def mixed_predictions(task: Task, outputs: Tensor, weights: Tensor, answers: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """Return Σ_k ω_k·p_k(·|x) in the task's form, its bins' log-probabilities, and the log of its value at the answer.
 
     From outputs (samples, clusters, values) and weights (samples, clusters).
@@ -87,12 +87,6 @@ def _mixture(task: Task, outputs: Tensor, weights: Tensor, answers: Tensor) -> t
     bins = torch.logsumexp(weights.log().unsqueeze(2) + task.bin_log_probs(distribution), dim=1)
     log_likelihood = torch.logsumexp(weights.log() + task.log_likelihood(outputs, answers), dim=1)
     return task.mix(distribution, weights), bins, log_likelihood
-
-
-def predicted_by_one(network: Network, model: Ensemble, inputs: Inputs) -> Tensor:
-    """Predict with a single model, (samples, values)."""
-    distribution = network.task.distribution(outputs_of(network, model, inputs)[:, :1])
-    return network.task.mix(distribution, distribution.new_ones(len(distribution), 1))
 
 
 def right_of(log_probs: Tensor, labels: Tensor, segments: Segments) -> Tensor:

@@ -11,6 +11,13 @@ from torch import Tensor
 
 from hcfl.core.state import ClientScores
 
+LIKELIHOOD = "held-out likelihood"
+"""The report of clients that measure by themselves, where a run may stop early: the log-likelihood of the received
+models on every second held-out sample, summed, and how many these are."""
+
+LEAST_LOG_LIKELIHOOD = -1e6
+"""What a sample counts for at least in the report: a model may give an answer the probability 0."""
+
 
 @dataclass(frozen=True)
 class HeldOut:
@@ -115,6 +122,20 @@ class HeldOut:
         counts = Counter(zip(self.clients.tolist(), self.labels.tolist(), self.predicted.tolist(), strict=True))
         cells = torch.tensor(sorted(counts), dtype=torch.long).view(-1, 3)
         return Tally(cells, torch.tensor([counts[key] for key in sorted(counts)], dtype=torch.long), self.classes)
+
+
+def likelihood_report(log_likelihood: Tensor) -> Tensor:
+    """Return the report of a client's held-out samples, (2,), from the log-likelihood of each, (samples,)."""
+    chosen = log_likelihood[::2].double().clamp_min(LEAST_LOG_LIKELIHOOD)
+    return torch.stack([chosen.sum(), torch.tensor(float(len(chosen)), dtype=torch.float64)]).float()
+
+
+def reported_likelihood(reports: Tensor | None) -> float | None:
+    """Return the mean over all clients' reports, (clients, 2); None where no sample was measured."""
+    if reports is None or not float(reports[:, 1].sum()):
+        return None
+    total, samples = reports.double().sum(dim=0).tolist()
+    return float(total / samples)
 
 
 @dataclass(frozen=True)

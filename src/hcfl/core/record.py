@@ -63,6 +63,8 @@ class Record:
     by_class: ByClass | None = None
     likelihood: float | None = None
     """The mean log-likelihood of the held-out samples that choose the round to serve."""
+    received_likelihood: float | None = None
+    """The same of the models that the round began with, where clients tell it because a run may stop early."""
     val_honest: float | None = None
     """Val over the clients that do not attack, where some do."""
     backdoor: float | None = None
@@ -108,6 +110,7 @@ METRICS: dict[str, Metric] = {
     "balanced_accuracy": Metric(lambda record: record.by_class and record.by_class.balanced_accuracy, plotted=True),
     "macro_f1": Metric(lambda record: record.by_class and record.by_class.macro_f1, plotted=True),
     "likelihood": Metric(lambda record: record.likelihood),
+    "received_likelihood": Metric(lambda record: record.received_likelihood, optional=True),
     "val_personal": Metric(lambda record: record.val_personal, plotted=True),
     "test": Metric(lambda record: record.test, plotted=True),
     "test_per_concept": Metric(lambda record: list(record.test_per_concept) or None),

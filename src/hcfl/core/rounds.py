@@ -26,7 +26,7 @@ from hcfl.core.evaluation import (
     test_score,
     without_shares,
 )
-from hcfl.core.held_out import ByClass
+from hcfl.core.held_out import LIKELIHOOD, ByClass, reported_likelihood
 from hcfl.core.predictions import as_clients_know
 from hcfl.core.record import PHASES, Moment, Record, used_clusters
 from hcfl.core.setting import RoundTask, Setting
@@ -139,6 +139,7 @@ def play_round(
         val_worst_client=(_worst(update) if evaluate else None) if held_out is None else held_out.worst_client,
         by_class=(_by_class(update) if evaluate else None) if held_out is None else ByClass.of(held_out.confusion()),
         likelihood=None if held_out is None or secret else held_out.choosing_log_likelihood,
+        received_likelihood=reported_likelihood(update.reports.get(LIKELIHOOD)) if evaluate else None,
         clusters=used_clusters(sizes),
         cluster_sizes=sizes,
         quality=clustering_quality(federation.truth, after.members.numpy()),

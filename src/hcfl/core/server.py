@@ -272,6 +272,7 @@ def _participants(
         members=members,
         weights=state.weights[ids, members].to(next(iter(received.heads.values())).device),
         prototypes=update.prototypes,
+        constant=network.task.constant,
         halves=update.halves,
         updates=own_updates(network, received, update, members) if "updates" in needs else None,
         whole_updates=whole_updates(network, received, update, members) if "whole updates" in needs else None,

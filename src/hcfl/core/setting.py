@@ -58,6 +58,8 @@ class Setting:
     """Clients that attack in a simulation, which the server does not know: only measurement looks at them."""
     backdoor: Backdoor | None = None
     """The backdoor that some of them put into models, for the same purpose."""
+    stops_early: bool = False
+    """Whether a held-out likelihood may end the run: then clients that measure by themselves report it."""
     rounds_per_step: int | None = None
     """Rounds of each step of time; None: the data never change."""
 

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
+from hcfl.core.held_out import LIKELIHOOD
 from hcfl.core.setting import Setting
 from hcfl.core.state import Update
 from hcfl.models.ensemble import Ensemble, embed, flatten
@@ -139,7 +140,8 @@ def wanted_of(
         lengths,
         signature=new and bool({"first updates", "signatures"} & needs),
         signature_shape=_signature_shape(setting, received) if new else None,
-        reports=_reports(setting, received, round_, clusters),
+        reports=_reports(setting, received, round_, clusters)
+        | ({LIKELIHOOD: (2,)} if measured and setting.stops_early else {}),
     )
 
 

@@ -13,8 +13,8 @@ from flwr.clientapp import ClientApp
 from hcfl.config import Config, PrivacyConfig
 from hcfl.core.client import catch_up, missed_by, take_part
 from hcfl.core.cluster_log import follow
-from hcfl.core.evaluation import predicted_by_one
-from hcfl.core.held_out import HeldOut, class_counts
+from hcfl.core.evaluation import mixed_predictions
+from hcfl.core.held_out import LIKELIHOOD, HeldOut, class_counts, likelihood_report
 from hcfl.core.predictions import Predictions, predictions
 from hcfl.core.setting import RoundTask, Setting, step_of
 from hcfl.core.state import Broadcast, ClientState, PersonalPart, Update
@@ -251,7 +251,8 @@ def _take_part(task: Task, context: Context) -> _Done:
     at.store.save(after, task.since)
     by_class = None if found.confusion is None else class_counts(found.confusion).float().unsqueeze(0)
     held_out = torch.tensor([[found.right, found.samples]], dtype=torch.float32)
-    measured = replace(update, held_out=held_out, by_class=by_class)
+    told = {LIKELIHOOD: found.likelihood.unsqueeze(0)} if setting.stops_early else {}
+    measured = replace(update, held_out=held_out, by_class=by_class, reports={**update.reports, **told})
     return _Done(task.round, setting.method, broadcast.ensemble, measured, at.store)
 
 
@@ -315,6 +316,8 @@ class Measurement:
     samples: int
     confusion: torch.Tensor | None
     """Counts by label (rows) and predicted class (columns), where the task is to predict a class."""
+    likelihood: torch.Tensor
+    """The report `LIKELIHOOD`, (2,)."""
 
 
 def measure(
@@ -329,15 +332,16 @@ def measure(
     federation, task = mine.federation, setting.network.task
     rows, labelled = federation.val[0], task.name == "classification"
     if not len(rows):
-        return Measurement(0.0, 0, torch.zeros(2 * (federation.classes,), dtype=torch.long) if labelled else None)
+        nothing = torch.zeros(2 * (federation.classes,), dtype=torch.long) if labelled else None
+        return Measurement(0.0, 0, nothing, torch.zeros(2))
     inputs = federation.inputs(rows)
     if not labelled:
-        total = _scored(setting, broadcast, client, state, inputs, federation.answers[rows])
-        return Measurement(total, len(rows), None)
+        return _scored(setting, broadcast, client, state, inputs, federation.answers[rows])
     seen = look(setting, broadcast, client, state, inputs)
     scores = seen.log_probs if part is None else predict(setting.network, part, seen, inputs)
-    confusion = HeldOut.of(torch.zeros_like(rows), federation.y[rows], scores).confusion()
-    return Measurement(float(confusion.trace()), len(rows), confusion)
+    found = HeldOut.of(torch.zeros_like(rows), federation.y[rows], scores)
+    confusion = found.confusion()
+    return Measurement(float(confusion.trace()), len(rows), confusion, likelihood_report(found.log_likelihood))
 
 
 def _scored(
@@ -347,15 +351,17 @@ def _scored(
     state: ClientState | None,
     inputs: Scaled,
     answers: torch.Tensor,
-) -> float:
-    """Return the sum of the scores of held-out samples."""
+) -> Measurement:
+    """Measure held-out samples whose answers are no classes."""
     network, task = setting.network, setting.network.task
     if state is not None and state.own is not None:
-        mixed = predicted_by_one(network, state.own, inputs)
+        outputs = outputs_of(network, state.own, inputs)[:, :1]
+        shares = outputs.new_ones(len(outputs), 1)
     else:
+        outputs = outputs_of(network, broadcast.ensemble, inputs)
         shares = _shares(setting, broadcast, client, state, inputs)
-        mixed = task.mix(task.distribution(outputs_of(network, broadcast.ensemble, inputs)), shares)
-    return float(task.score(mixed, answers).sum())
+    mixed, _, log_likelihood = mixed_predictions(task, outputs, shares, answers)
+    return Measurement(float(task.score(mixed, answers).sum()), len(answers), None, likelihood_report(log_likelihood))
 
 
 def _alone(setting: Setting, broadcast: Broadcast, client: int, state: ClientState | None, mine: Mine) -> Clients:

@@ -54,7 +54,8 @@ def _read(source: str, how: Split) -> Samples:
         return read(DataConfig.model_validate({"source": source, "kind": how.kind, "scale": how.scale}))
     if not how.schema:
         raise InputError(f"data = {source}: is a table, so the run needs schema-file, which `hcfl data schema` writes")
-    config = DataConfig.model_validate({"source": source, "kind": how.kind, "time": how.time or None})
+    settings = {"source": source, "kind": how.kind, "time": how.time or None, "scale": how.scale}
+    config = DataConfig.model_validate(settings)
     return samples_of(read_table(source, "data"), config, source, Schema.from_json(how.schema, "the run's schema"))
 
 

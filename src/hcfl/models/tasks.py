@@ -33,6 +33,11 @@ class Task(Protocol):
         """The lowest score that a sample can have."""
         ...
 
+    @property
+    def constant(self) -> bool:
+        """Whether cosines of prototypes are those of (features, 1), which is what a head with a bias sees."""
+        ...
+
     def outputs(self, classes: int) -> int:
         """Return how many values a network gives for each sample, before `head` adds to them."""
         ...
@@ -95,6 +100,11 @@ class Classification:
     def lowest(self) -> float:
         """A wrong answer."""
         return 0.0
+
+    @property
+    def constant(self) -> bool:
+        """Prototypes are compared as the paper does."""
+        return False
 
     def outputs(self, classes: int) -> int:
         """Return one for each class: logits."""
@@ -183,6 +193,11 @@ class Regression:
         """An answer can be arbitrarily far away."""
         return -inf
 
+    @property
+    def constant(self) -> bool:
+        """Bins between extreme answers can have a mean near zero, and the direction of nearly nothing is noise."""
+        return True
+
     def outputs(self, classes: int) -> int:
         """Return one, the mean; the head adds the variance."""
         return 1
@@ -265,6 +280,11 @@ class MultiLabel:
         """A wrong answer."""
         return 0.0
 
+    @property
+    def constant(self) -> bool:
+        """Prototypes are compared as the paper does."""
+        return False
+
     def outputs(self, classes: int) -> int:
         """Return one for each label: logits."""
         return len(self.labels)
@@ -338,6 +358,11 @@ class OwnLikelihood:
     def lowest(self) -> float:
         """As the task does."""
         return self.base.lowest
+
+    @property
+    def constant(self) -> bool:
+        """As the task does."""
+        return self.base.constant
 
     def outputs(self, classes: int) -> int:
         """Return what the function says in its attribute `outputs`, or what the task says."""

@@ -3,9 +3,11 @@
 Weights are read from safetensors files only, and code that comes with a model never runs.
 """
 
+import json
 from collections.abc import Sequence
 from copy import deepcopy
 from functools import lru_cache
+from hashlib import sha256
 from importlib import import_module
 from importlib.util import find_spec
 from typing import Any
@@ -18,6 +20,8 @@ from torch import Tensor, nn
 from hcfl.config.plugins import HUB_MODEL
 from hcfl.errors import InputError
 from hcfl.models.network import Builder, Pair
+
+USUAL_LENGTH = 64
 
 PADDING = -1
 """The number that stands where a text has no token."""
@@ -62,11 +66,33 @@ def tokens(texts: Sequence[str], model: str, length: int = 64) -> NDArray[np.flo
 
     >>> tokens(["a good day"], "hf-model:OWNER/NAME", length=8)  # doctest: +SKIP
     """
-    read = _loaded(model, "AutoTokenizer")(list(texts), truncation=True, max_length=length)["input_ids"]
+    read = _tokenizer(model)(list(texts), truncation=True, max_length=length)["input_ids"]
     found = np.full((len(read), length), PADDING, dtype=np.float32)
     for row, numbers in enumerate(read):
         found[row, : len(numbers)] = numbers
     return found
+
+
+def longer(texts: Sequence[str], model: str, length: int) -> int:
+    """Return how many texts have more tokens than `length`."""
+    read = _tokenizer(model)(list(texts), truncation=True, max_length=length + 1)["input_ids"]
+    return sum(len(numbers) > length for numbers in read)
+
+
+def usual_length(model: str) -> int:
+    """Return how many tokens a text has at most by default: 64, or as many as the model reads where that is fewer."""
+    return min(USUAL_LENGTH, int(_tokenizer(model).model_max_length))
+
+
+@lru_cache(maxsize=4)
+def vocabulary(model: str) -> str:
+    """Return the hash of a tokenizer's tokens and their numbers: the same where texts become the same numbers."""
+    words = json.dumps(_tokenizer(model).get_vocab(), sort_keys=True)
+    return sha256(words.encode()).hexdigest()
+
+
+def _tokenizer(model: str) -> Any:
+    return _loaded(model, "AutoTokenizer")
 
 
 @lru_cache(maxsize=4)

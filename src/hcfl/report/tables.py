@@ -121,6 +121,8 @@ def column_table(schema: Schema) -> Table:
         values = ", ".join(column.categories[:8]) + (", …" if len(column.categories) > 8 else "")
         if column.kind == "date":
             values = f"median {np.datetime64(int(column.fill), 'D')}"
+        elif column.tokens is not None:
+            values = f"tokens of {column.tokens.tokenizer}"
         elif column.kind != "category":
             values = f"median {column.fill:.4g}"
         table.add_row(column.name, column.kind, missing, str(len(column.outputs)), values)

@@ -57,16 +57,22 @@ def _servable(known: ClientState) -> ClientState:
     return replace(known, weights=weights, velocity=None)
 
 
-def best_row(rows: Sequence[Row]) -> Row | None:
+def best_row(rows: Sequence[Row], metric: str = "likelihood") -> Row | None:
     """Return the first round with the largest likelihood, of the last step; None where it was not measured."""
-    measured = [row for row in rows if row.get("likelihood") is not None and row.get("step") == rows[-1].get("step")]
-    return max(measured, key=lambda row: row["likelihood"]) if measured else None
+    measured = [row for row in rows if row.get(metric) is not None and row.get("step") == rows[-1].get("step")]
+    return max(measured, key=lambda row: row[metric]) if measured else None
 
 
 def overdue(rows: Sequence[Row], patience: int | None) -> bool:
-    """Whether a run must stop: the likelihood was measured now, and has not grown for `patience` rounds."""
-    best = best_row(rows)
-    if patience is None or best is None or rows[-1].get("likelihood") is None:
+    """Whether a run must stop: the likelihood was measured now, and has not grown for `patience` rounds.
+
+    Clients that measure by themselves tell that of the models which the round before ended with.
+    """
+    if patience is None or not rows:
+        return False
+    metric = "received_likelihood" if "received_likelihood" in rows[-1] else "likelihood"
+    best = best_row(rows, metric)
+    if best is None or rows[-1].get(metric) is None:
         return False
     return bool(rows[-1]["round"] - best["round"] >= patience)
 

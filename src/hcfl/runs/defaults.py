@@ -118,11 +118,6 @@ def check_training(config: Config) -> None:
             )
     if training.patience is None:
         return
-    if config.engine == "flower":
-        raise InputError(
-            f"training.patience = {training.patience}: clients on Flower tell how many held-out samples are right, and "
-            "no likelihood to stop by"
-        )
     if config.privacy.mode != "none":
         raise InputError(
             f"training.patience = {training.patience}: with privacy {config.privacy.mode} no held-out likelihood is "

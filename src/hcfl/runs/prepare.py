@@ -26,6 +26,7 @@ from hcfl.core.local_plan import train
 from hcfl.core.setting import Setting
 from hcfl.core.sgd import LocalSGD
 from hcfl.data import Federation, build
+from hcfl.data.tables.schema import Schema
 from hcfl.engines import Sequential
 from hcfl.engines.faulty import attackers_of, backdoor_of, with_faults
 from hcfl.engines.stacked import can_be_batched
@@ -102,6 +103,8 @@ def prepare(
     method_settings = with_groups(method_settings, federation.groups)
     model_settings = filled_model(config.model, federation.shape) if model is None else passed_model(config.model)
     builder = model_builder(model_settings) if model is None else model
+    if model is None:
+        check_reads_texts(model_settings.name, federation.schema)
     task = task_of(federation, config.training)
     if task.name != "classification" and config.personal.kind != "none":
         raise InputError(
@@ -173,6 +176,7 @@ def prepare(
         attackers=attackers_of(config, federation),
         backdoor=backdoor_of(config, federation),
         rounds_per_step=training.rounds_per_step,
+        stops_early=training.patience is not None,
     )
     state = rounds.begin(setting, ensemble.to(device))
     config, notes = engine_trial.overruled(asked, config, setting, state)
@@ -204,6 +208,18 @@ def clusters_at_start(method: Method, federation: Federation) -> int:
     if federation.groups is not None:
         return len(federation.groups.names)
     return federation.clients if method.clusters is None else method.clusters
+
+
+def check_reads_texts(model: str, schema: Schema | None) -> None:
+    """Refuse a language model for columns that are no texts, and texts that another model's tokenizer read."""
+    column = None if schema is None else schema.text
+    if column is not None and column.tokens is not None and column.tokens.tokenizer != model:
+        raise InputError(
+            f"model.name = {model!r}: the texts were read by the tokenizer of {column.tokens.tokenizer}, and only that "
+            "model knows its token numbers"
+        )
+    if schema is not None and column is None and model.startswith(plugins.HUB_MODEL):
+        raise InputError(f"model.name = {model!r}: reads texts; name the table's column of texts with data.text")
 
 
 def fitting(federation: Federation, pair: object, task: Task) -> tuple[Federation, Network]:

@@ -5,7 +5,7 @@ from typing import Literal
 
 import torch
 from torch import Tensor
-from torch.nn.functional import cosine_similarity
+from torch.nn.functional import cosine_similarity, pad
 
 from hcfl.core.cluster_profiles import described_evidence, expected_log_likelihood, weights_without_labels
 from hcfl.core.evaluation import FRESH_STEPS, newcomer_step
@@ -255,6 +255,8 @@ def _prototype_distances(run: Run, features: list[Tensor], labels: Tensor | None
     if run.profiles is None:
         return [None] * len(features)
     theirs, classes = run.profiles.prototypes, run.federation.classes
+    if run.network.task.constant:
+        theirs, features = theirs.with_constant(), [pad(seen, (0, 1), value=1.0) for seen in features]
     distances: list[float | None] = []
     for k, seen in enumerate(features):
         if labels is None:

@@ -155,9 +155,10 @@ class PrototypeDistance:
     def between(self, participants: Participants) -> Tensor:
         """Return D from the participants' prototypes."""
         assert participants.prototypes is not None
-        distance = class_distance(participants.prototypes, self.over_classes)
+        compared = participants.prototypes.with_constant() if participants.constant else participants.prototypes
+        distance = class_distance(compared, self.over_classes)
         if self.principle == "ASCP":
-            distance = torch.maximum(distance, mean_feature_distance(participants.prototypes))
+            distance = torch.maximum(distance, mean_feature_distance(compared))
         return _weigh(distance, participants, self.weighted)
 
 

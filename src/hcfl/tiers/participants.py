@@ -6,6 +6,7 @@ from typing import Literal
 
 import torch
 from torch import Tensor
+from torch.nn.functional import pad
 
 
 @dataclass(frozen=True)
@@ -33,6 +34,12 @@ class Prototypes:
         at = rows.to(self.mean.device)
         return Prototypes(self.class_means[at], self.class_counts[at], self.mean[at])
 
+    def with_constant(self) -> "Prototypes":
+        """Return the prototypes of (features, 1)."""
+        return Prototypes(
+            pad(self.class_means, (0, 1), value=1.0), self.class_counts, pad(self.mean, (0, 1), value=1.0)
+        )
+
 
 @dataclass(frozen=True)
 class Participants:
@@ -46,6 +53,8 @@ class Participants:
     """(participants,): each client's weight ω̃ for its own cluster."""
     prototypes: Prototypes | None = None
     """Of features, or, where a distance asks for them, of features' norms."""
+    constant: bool = False
+    """Whether cosines of prototypes are those of (features, 1), as the task says (`Task.constant`)."""
     halves: Prototypes | None = None
     """Of the first half of the samples of each class."""
     updates: Tensor | None = None

@@ -10,7 +10,7 @@ from hcfl.errors import InputError
 if TYPE_CHECKING:
     from pandas import Series
 
-Kind = Literal["number", "boolean", "category", "date"]
+Kind = Literal["number", "boolean", "category", "date", "text"]
 
 MISSING = ("", "na", "n/a", "nan", "null", "none", "?", "-", "missing", "<na>")
 """Cells of text that stand for a missing value, in small letters."""
@@ -23,6 +23,8 @@ MOSTLY = 0.5
 errors, and no categories."""
 
 DATE = r"\d{4}-\d{1,2}-\d{1,2}([ T]\d{1,2}:\d{2}(:\d{2}(\.\d+)?)?(Z|[+-]\d{2}:?\d{2})?)?"
+OTHER_DATE = r"\d{1,2}([./-])\d{1,2}\1\d{4}( .*)?|\d{4}([./])\d{1,2}\3\d{1,2}( .*)?"
+"""Dates whose day and month cannot be told apart, or that are written in another way than ours."""
 DECIMAL_COMMA = r"-?\d+,\d+"
 
 
@@ -57,6 +59,8 @@ def kind_of(column: "Series[Any]") -> Kind:
         return "boolean"
     if values.str.fullmatch(DECIMAL_COMMA).all():
         raise InputError(f"column {name!r}: writes decimals with a comma ({values[0]}); a point is needed")
+    if values.str.fullmatch(OTHER_DATE).mean() > MOSTLY:
+        raise InputError(f"column {name!r}: has dates such as {values[0]}; write them as 2024-03-31")
     are_numbers = pd.to_numeric(values, errors="coerce").notna()
     if (share := are_numbers.mean()) == 1:
         return "number"

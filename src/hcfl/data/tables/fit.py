@@ -9,6 +9,7 @@ import numpy as np
 from hcfl.data.answers import BINS, MOST_SETS, bin_names, fit_multi_label, fit_regression
 from hcfl.data.tables.columns import Kind, booleans, cleaned, dates, kind_of, numbers, texts
 from hcfl.data.tables.schema import Column, Label, Schema, yes_or_no
+from hcfl.data.tables.tokens import Tokens
 from hcfl.errors import InputError
 from hcfl.models.tasks import MultiLabel, Regression
 
@@ -22,16 +23,26 @@ MOST_CLASSES = 1000
 
 
 def fit(
-    table: "DataFrame", label: str, features: Sequence[str], where: str, task: str = "auto", alone: bool = False
+    table: "DataFrame",
+    label: str,
+    features: Sequence[str],
+    where: str,
+    task: str = "auto",
+    alone: bool = False,
+    tokens: Tokens | None = None,
 ) -> Schema:
     """Find how the feature columns and the label (a column, or `a,b,c`) of a table become numbers.
 
-    With `alone`, there may be no features: the label's own past is the input.
+    With `alone`, there may be no features: the label's own past is the input. With `tokens`, the only feature is a
+    column of texts.
     """
     if not features and not alone:
         raise InputError(f"{where}: no column is left as an input")
     notes: list[str] = []
-    columns = tuple(_column(table[name], notes) for name in features)
+    if tokens is None:
+        columns = tuple(_column(table[name], notes) for name in features)
+    else:
+        columns = (_text_column(table[features[0]], tokens, notes),)
     return Schema(columns, _label(table, label, task, notes), len(table), tuple(notes))
 
 
@@ -47,7 +58,8 @@ def _column(values: "Series[Any]", notes: list[str]) -> Column:
             every = "in nearly every row another one, " if len(categories) > len(values) / 2 else ""
             raise InputError(
                 f"column {name!r}: has {len(categories)} different texts, {every}but a category can have "
-                f"{MOST_CATEGORIES} values at most; leave it out with --drop {name}"
+                f"{MOST_CATEGORIES} values at most; leave it out with --drop {name}, or let a language model read it "
+                f"with --text {name}"
             )
         _tell_constant(name, len(categories), notes)
         return Column(name, kind, missing, categories=tuple(categories))
@@ -55,6 +67,18 @@ def _column(values: "Series[Any]", notes: list[str]) -> Column:
     known = read[~np.isnan(read)]
     _tell_constant(name, len(np.unique(known)), notes)
     return Column(name, kind, missing, float(np.median(known)))
+
+
+def _text_column(values: "Series[Any]", tokens: Tokens, notes: list[str]) -> Column:
+    values, name = cleaned(values), str(values.name)
+    missing = float(values.isna().mean())
+    if missing == 1:
+        raise InputError(f"data.text = {name!r}: this column has no values at all")
+    if missing:
+        notes.append(f"column {name!r}: {missing:.0%} of the texts are missing; they are read as empty ones")
+    if cut := tokens.cut(texts(values.dropna()).tolist()):
+        notes.append(f"column {name!r}: {cut:.0%} of the texts are longer than {tokens.length} tokens, and are cut")
+    return Column(name, "text", missing, tokens=tokens)
 
 
 def _handled(kind: Kind) -> str:
@@ -177,6 +201,8 @@ def _joined(columns: Sequence[Column], rows: Sequence[int]) -> Column:
     categories = tuple(sorted({category for column in columns for category in column.categories}))
     if len(categories) > MOST_CATEGORIES:
         raise InputError(f"column {name!r}: has {len(categories)} categories in all, but {MOST_CATEGORIES} at most")
+    if len({column.tokens for column in columns}) > 1:
+        raise InputError(f"column {name!r}: the schemas have different tokenizers, or another text_length")
     missing = float(np.average([column.missing for column in columns], weights=rows))
     fill = float(np.average([column.fill for column in columns], weights=rows))
-    return Column(name, columns[0].kind, missing, fill, categories)
+    return Column(name, columns[0].kind, missing, fill, categories, columns[0].tokens)

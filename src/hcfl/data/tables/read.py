@@ -117,6 +117,8 @@ def _read_text(path: Path, where: str) -> "DataFrame":
     except (pd.errors.ParserError, pd.errors.ParserWarning, ValueError) as error:
         reason = str(error).replace("Error tokenizing data. C error: ", "").splitlines()[0].rstrip(".")
         reason = reason if "header" not in reason else "rows have more cells than the header"
+        if reason.startswith("EOF inside string"):
+            raise InputError(f"{where}: a quotation mark in row {reason.rpartition(' ')[2]} has no end") from None
         raise InputError(f"{where}: has rows of different lengths ({reason[0].lower()}{reason[1:]})") from None
     filled: DataFrame = table.fillna("")
     return filled

@@ -13,6 +13,7 @@ from hcfl.data.tables.columns import booleans, cleaned, dates, kind_of, numbers,
 from hcfl.data.tables.fit import fit, label_columns
 from hcfl.data.tables.read import FILE_COLUMN, check_names
 from hcfl.data.tables.schema import Encoded, Schema, check_column
+from hcfl.data.tables.tokens import Tokens
 from hcfl.data.tables.windows import Windows, cut, usual_step
 from hcfl.errors import InputError
 
@@ -22,7 +23,11 @@ if TYPE_CHECKING:
 ROLES = ("label", "client", "time", "truth", "groups", "test")
 """Settings that name one column."""
 
-TABLE_SETTINGS = (*ROLES, "features", "drop", "history", "horizon", "season", "schema_file")
+TABLE_SETTINGS = (
+    *ROLES,
+    *("text", "tokenizer", "text_length"),
+    *("features", "drop", "history", "horizon", "season", "schema_file"),
+)
 
 
 def samples_of(table: "DataFrame", config: DataConfig, name: str, schema: Schema | None = None) -> Samples:
@@ -40,7 +45,9 @@ def samples_of(table: "DataFrame", config: DataConfig, name: str, schema: Schema
     if schema is None:
         known = table if marked is None else table[~marked]
         features = features_of(config, list(table.columns), roles, where)
-        schema = fit(known, roles["label"], features, where, *forecast_task(config))
+        schema = fit(known, roles["label"], features, where, *forecast_task(config), text_tokens(config))
+    if schema.text is not None and config.scale != "none":
+        raise InputError(f"{where}: the schema has texts; name their column with --text {schema.text.name}")
     encoded = schema.encode(table, where)
     answers = encoded.answers
     if answers is None:
@@ -221,8 +228,35 @@ def columns_of(config: DataConfig, names: list[str], where: str, schema: Schema 
     return roles
 
 
+def text_tokens(config: DataConfig) -> Tokens | None:
+    """Return how the column of texts is read, where there is one."""
+    if config.text is None:
+        for name in ("tokenizer", "text_length"):
+            if (value := getattr(config, name)) is not None:
+                raise InputError(f"data.{name} = {value!r}: is of texts, which need data.text, their column")
+        return None
+    if config.history is not None:
+        raise InputError(f"data.text = {config.text!r}: a forecast (data.history) is made from numbers, not from texts")
+    return Tokens.of(config.text, config.tokenizer, config.text_length)
+
+
 def features_of(config: DataConfig, names: list[str], roles: dict[str, str], where: str) -> list[str]:
-    """Return the input columns: those that were named, or all that have no role and were not dropped."""
+    """Return the input columns: the texts, those that were named, or all that have no role and were not dropped."""
+    chosen = _chosen_features(config, names, roles, where)
+    if config.text is None:
+        return chosen
+    check_column(where, "data.text", config.text, names)
+    if config.text not in chosen:
+        raise InputError(f"data.text = {config.text!r}: has another role, or is no input")
+    if others := [name for name in chosen if name != config.text]:
+        raise InputError(
+            f"data.text = {config.text!r}: texts are the only input, but there is also "
+            f"{', '.join(others[:5])}{', …' if len(others) > 5 else ''}; add --features {config.text}"
+        )
+    return chosen
+
+
+def _chosen_features(config: DataConfig, names: list[str], roles: dict[str, str], where: str) -> list[str]:
     for setting in ("features", "drop"):
         for name in getattr(config, setting) or ():
             check_column(where, f"data.{setting}", name, names)

@@ -2,7 +2,7 @@
 
 A number stays a number, yes or no is 1 or 0, a category is one column of zeros and ones for each of its values, a date
 is its day and its place in the year. A missing number takes the median; where values were missing when the schema was
-fitted, a further column says so.
+fitted, a further column says so. A text is the numbers of its tokens, by the tokenizer of a language model.
 """
 
 import json
@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 
 from hcfl.data.answers import Answers, bin_names, of_classes, of_labels, of_numbers
 from hcfl.data.tables.columns import Kind, booleans, cleaned, dates, kind_of, numbers, texts
+from hcfl.data.tables.tokens import Tokens
 from hcfl.data.tables.windows import Windows
 from hcfl.errors import InputError
 from hcfl.models.tasks import CLASSES, AnyTask, MultiLabel, Regression
@@ -39,10 +40,14 @@ class Column:
     fill: float = 0.0
     """What a missing value is taken to be: the median; days since 1970 for dates; nothing for categories."""
     categories: tuple[str, ...] = ()
+    tokens: Tokens | None = None
+    """Of a column of texts."""
 
     @property
     def outputs(self) -> tuple[str, ...]:
         """Names of the numbers that it becomes."""
+        if self.tokens is not None:
+            return tuple(f"{self.name}: token {place + 1}" for place in range(self.tokens.length))
         if self.kind == "category":
             made = tuple(f"{self.name}={category}" for category in self.categories)
         elif self.kind == "date":
@@ -56,6 +61,8 @@ class Column:
         values = cleaned(values)
         absent = values.isna().to_numpy()
         unseen = 0
+        if self.tokens is not None:
+            return self.tokens.encode(self.name, texts(values).fillna("").tolist()), int(absent.sum()), 0
         if self.kind == "category":
             positions = {category: at for at, category in enumerate(self.categories)}
             at = texts(values).map(positions).to_numpy(dtype=np.float64, na_value=np.nan)
@@ -142,6 +149,11 @@ class Schema:
     windows: Windows | None = None
     """How rows become windows of a series, where the task is a forecast."""
 
+    @property
+    def text(self) -> Column | None:
+        """The column of texts, which is then the only one."""
+        return next((column for column in self.columns if column.kind == "text"), None)
+
     @cached_property
     def outputs(self) -> tuple[str, ...]:
         """Names of the inputs of the network; in a forecast, of each row of a window."""
@@ -175,7 +187,7 @@ class Schema:
                 "name": column.name,
                 "kind": column.kind,
                 "missing": column.missing,
-                **({"categories": list(column.categories)} if column.kind == "category" else {"fill": column.fill}),
+                **_details(column),
             }
             for column in self.columns
         ]
@@ -205,7 +217,10 @@ class Schema:
             raise InputError(f"{where}: is not a schema ({type(error).__name__}: {error})") from None
         if not (columns or windows) or not label.columns:
             raise InputError(f"{where}: is not a schema (it needs columns, and a label)")
-        return Schema(columns, label, rows, windows=windows)
+        found = Schema(columns, label, rows, windows=windows)
+        if found.text is not None and (len(columns) > 1 or windows):
+            raise InputError(f"{where}: is not a schema (a column of texts is the only input)")
+        return found
 
     @staticmethod
     def load(path: str | Path) -> "Schema":
@@ -219,7 +234,16 @@ class Schema:
             raise InputError(f"{where}: is not a schema (it is not UTF-8 text)") from None
 
 
+def _details(column: Column) -> dict[str, Any]:
+    """Return what a schema says of a column of its kind."""
+    if column.tokens is not None:
+        return asdict(column.tokens)
+    return {"categories": list(column.categories)} if column.kind == "category" else {"fill": column.fill}
+
+
 def _taken(column: Column) -> str:
+    if column.kind == "text":
+        return "are read as empty texts"
     return "count as none of the categories" if column.kind == "category" else f"are taken to be {column.fill:g}"
 
 
@@ -232,6 +256,8 @@ def _windows(read: dict[str, Any]) -> Windows:
 
 def _column(read: dict[str, Any]) -> Column:
     kind: Kind
+    if read["kind"] == "text":
+        return Column(_text(read["name"]), "text", float(read["missing"]), tokens=Tokens.read(read))
     for kind in ("number", "boolean", "category", "date"):
         if read["kind"] == kind:
             categories = tuple(map(_text, read["categories"])) if kind == "category" else ()

@@ -9,7 +9,7 @@ import numpy as np
 from hcfl.config import DataConfig
 from hcfl.data.tables.fit import fit, join
 from hcfl.data.tables.read import check_names, read_table
-from hcfl.data.tables.samples import columns_of, features_of, forecast_task, times_of
+from hcfl.data.tables.samples import columns_of, features_of, forecast_task, text_tokens, times_of
 from hcfl.data.tables.schema import Schema
 from hcfl.data.tables.windows import Windows, usual_step
 from hcfl.errors import InputError
@@ -30,7 +30,8 @@ def _fitted(file: Path, config: DataConfig) -> Schema:
     names = list(table.columns)
     check_names(where, names)
     roles = columns_of(config, names, where)
-    schema = fit(table, roles["label"], features_of(config, names, roles, where), where, *forecast_task(config))
+    features = features_of(config, names, roles, where)
+    schema = fit(table, roles["label"], features, where, *forecast_task(config), text_tokens(config))
     if config.history is None or config.time is None:
         return schema
     step = usual_step(times_of(table[config.time], where), np.zeros(len(table), dtype=np.int64), where)
