@@ -15,6 +15,9 @@ import hcfl
 
 SETTINGS = {"alpha": 1.0, "alpha_reading": "total", "beta": 0.2, "clients": 30, "rounds": 60, "threads": 1}
 
+OF_METHOD = {"hcfl++": {"adaptation": "split-on-contradiction", "order": "heads-first"}}
+"""The rule that the table is of; experiments/groups.py has the same federation with the gain."""
+
 
 def main() -> None:
     """Run both and print the table."""
@@ -29,7 +32,7 @@ def main() -> None:
         runs = [options.out / f"{name}-warm-up{options.warm_up}-seed{seed}" for seed in range(options.seeds)]
         for seed, path in enumerate(runs):
             if not (path / "summary.json").exists():
-                hcfl.run(name, seed=seed, out=path, warm_up=options.warm_up, **SETTINGS)
+                hcfl.run(name, seed=seed, out=path, warm_up=options.warm_up, **SETTINGS, **OF_METHOD.get(name, {}))
         print(last_rounds.row(name, runs), flush=True)
 
 
