@@ -65,7 +65,8 @@ class Setting:
 
     def step(self, round_: int) -> int:
         """Return the step of a round, from 0; rounds after the last step stay in it."""
-        return step_of(round_, self.rounds_per_step, self.federation.steps)
+        steps = 1 if self.rounds_per_step is None else self.federation.steps
+        return step_of(round_, self.rounds_per_step, steps)
 
     def begins_step(self, round_: int) -> bool:
         """Whether the data of a round are others than those of the round before."""
