@@ -21,7 +21,7 @@ SHARE = 0.2
 MOST = 50
 """The largest number of samples that a client sets aside."""
 
-ERRORS = 1.0
+ERRORS = 1.5
 """Standard errors that are subtracted from what all clients found: the best of many candidates is partly luck."""
 
 FLOOR = 0.02
@@ -131,7 +131,7 @@ class Pool:
         """Return each client's candidate, (clients,); 0 is the group.
 
         A client's mean gain is drawn towards that of all clients, the more the fewer samples it has and the more alike
-        clients are. What is drawn in counts less one standard error of the mean of all clients, so that a few samples
+        clients are. What is drawn in counts less 1.5 standard errors of the mean of all clients, so that a few samples
         in all are not enough to leave the group. The candidate with the largest gain is taken, if it is positive.
         """
         noise = self.within / gains.samples.clamp_min(1).unsqueeze(1)
