@@ -4,8 +4,8 @@
     python experiments/groups.py same --seeds 20
     python experiments/groups.py few-classes --seeds 3
 
-Each federation has 30 clients. Runs that are already in the output folder are not repeated. The rules were decided on
-seeds from 100 on (`--seed 100`).
+Each federation has 30 clients. Runs that are already in the output folder are not repeated. What was decided on which
+seeds, the page says.
 """
 
 import argparse

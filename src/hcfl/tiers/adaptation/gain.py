@@ -62,10 +62,10 @@ class SplitOnGain:
 
     What was split is merged only on evidence: where the prototypes do not contradict each other by ρ/2, and more of the
     same clients lose than gain by two heads. (While φ learns to see both parts alike, the gain shrinks, and one head is
-    no better yet.) In rounds without split and merge,
-    clients move that contradict their cluster, and clients both halves of whose samples another cluster makes more
-    likely, so that E-steps cannot undo a split that still pays. There is one split or merge per round; clusters without
-    clients are removed. `rule` says what a split does to weights. Where clients send no halves, because of noise,
+    no better yet.) In rounds without split and merge, clients move that contradict their cluster, and clients both
+    halves of whose samples another cluster makes more likely, so that E-steps cannot undo a split that still pays.
+    There is one split or merge per round; clusters without clients are removed. `rule` says what a split does to
+    weights. Where clients send no halves, because of noise,
     `SplitOnContradiction` alone decides.
     """
 
