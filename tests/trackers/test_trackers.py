@@ -1,6 +1,7 @@
 """Trackers write real records through their real libraries; who is not installed is not tested, and says so."""
 
 import time
+import zlib
 
 import pytest
 
@@ -48,19 +49,62 @@ def test_mlflow_has_every_round(planted, tmp_path, monkeypatch):
     assert [(point.step, point.value) for point in history] == [(row["round"], row["val"]) for row in run.rows]
 
 
-def records(path):
-    """Read what wandb keeps offline: a log of LevelDB's format, blocks of 32 kB after a header of 7 bytes."""
-    data, at, parts = path.read_bytes(), 7, []
+BLOCK = 32768
+WHOLE, FIRST, MIDDLE, LAST = 1, 2, 3, 4
+
+
+def records(data):
+    """Yield what wandb keeps offline, a log of LevelDB's format: after 7 bytes, blocks of 32 kB with parts of records.
+
+    Another process writes it. A record whose end is missing, or whose checksum is not right yet, is not there yet.
+    """
+    at, parts = 7, []
     while at + 7 <= len(data):
-        if 32768 - at % 32768 < 7:
-            at += 32768 - at % 32768
+        if BLOCK - at % BLOCK < 7:  # too short for the head of a part: the writer goes on in the next block
+            at += BLOCK - at % BLOCK
             continue
-        length, kind = int.from_bytes(data[at + 4 : at + 6], "little"), data[at + 6]
-        parts.append(data[at + 7 : at + 7 + length])
+        checksum, length = int.from_bytes(data[at : at + 4], "little"), int.from_bytes(data[at + 4 : at + 6], "little")
+        part = data[at + 6 : at + 7 + length]  # its kind, then its content
+        if len(part) < 1 + length or zlib.crc32(part) != checksum:
+            return
+        parts.append(part[1:])
         at += 7 + length
-        if kind in (1, 4):  # a whole record, or the last part of one
+        if part[0] in (WHOLE, LAST):
             yield b"".join(parts)
             parts = []
+
+
+def logged(contents):
+    """Write records as wandb does, over as many blocks as they need."""
+    data = bytearray(b":W&B\xe1\xbe\x00")
+    for content in contents:
+        begun = False
+        while content or not begun:
+            room = BLOCK - len(data) % BLOCK - 7
+            if room < 0:
+                data += bytes(room + 7)
+                continue
+            piece, content = content[:room], content[room:]
+            kind = (LAST if begun else WHOLE) if not content else MIDDLE if begun else FIRST
+            part = bytes([kind]) + piece
+            data += zlib.crc32(part).to_bytes(4, "little") + len(piece).to_bytes(2, "little") + part
+            begun = True
+    return bytes(data)
+
+
+def test_of_a_log_that_is_half_written_only_whole_records_are_read():
+    contents = [b"one", b"", b"x" * 100_000, b"y" * (BLOCK - 1758), b"the last"]
+    data = logged(contents)
+    assert list(records(data)) == contents
+    ends = [len(logged(contents[:number])) for number in range(1, len(contents) + 1)]
+    assert BLOCK - ends[3] % BLOCK == 3, "the last begins in the next block"
+    near_ends = [length for end in ends for length in range(end - 9, min(end + 9, len(data) + 1))]
+    for length in [*near_ends, *range(60, ends[2], 997)]:
+        written = [content for content, end in zip(contents, ends, strict=True) if end <= length]
+        assert list(records(data[:length])) == written, length
+        assert list(records(data[:length] + bytes(len(data) - length))) == written, "zeros where nothing is written yet"
+    damaged = data[: ends[1] + 50] + b"z" + data[ends[1] + 51 :]
+    assert list(records(damaged)) == contents[:2]
 
 
 @pytest.mark.slow
@@ -80,7 +124,7 @@ def test_wandb_has_every_round(planted, tmp_path, monkeypatch):
 
 def history(path, protocol):
     found = []
-    for data in records(path):
+    for data in records(path.read_bytes()):
         record = protocol.Record()
         record.ParseFromString(data)
         if record.HasField("history"):
