@@ -1,4 +1,4 @@
-"""What the paper leaves open, tried one choice at a time: a table of docs/fidelity.md.
+"""What the paper leaves open, tried one choice at a time: a table of docs/digits.md.
 
     python experiments/choices.py --seeds 3                     # digits with strong label shift, on a CPU
     python experiments/choices.py --data cifar10 --device cuda  # CIFAR-10, 60 rounds, on a GPU

@@ -1,4 +1,4 @@
-"""HCFL+ and HCFL++ on digits with strong label shift and a fifth of the labels relabelled: a table of docs/fidelity.md.
+"""HCFL+ and HCFL++ on digits with strong label shift and a fifth of the labels relabelled: a table of docs/digits.md.
 
     python experiments/digits_harder.py --seeds 12
     python experiments/digits_harder.py --seeds 12 --warm-up 10 --methods "hcfl+(fedrc)" hcfl++

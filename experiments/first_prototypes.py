@@ -2,7 +2,7 @@
 
     python experiments/first_prototypes.py --reading total --side 32
 
-The figures of docs/fidelity.md about noise and first splits. It needs CIFAR-10, `hcfl[images]` and `hcfl[pretrained]`.
+What docs/hcfl-plus-plus.md says of noise and first splits. It needs CIFAR-10, `hcfl[images]` and `hcfl[pretrained]`.
 """
 
 import argparse

@@ -1,4 +1,4 @@
-"""Do groups that were found stay found, and is nothing split where nothing differs? Tables of docs/fidelity.md.
+"""Do groups that were found stay found, and is nothing split where nothing differs? Tables of docs/hcfl-plus-plus.md.
 
     python experiments/groups.py stability --seeds 10
     python experiments/groups.py same --seeds 20
