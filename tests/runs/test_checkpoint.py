@@ -93,7 +93,7 @@ def test_another_format_is_refused(planted, tmp_path, monkeypatch):
     monkeypatch.setattr(checkpoint, "FORMAT", 99)
     checkpoint.save(tmp_path, state, planted.scaling, Config())
     monkeypatch.undo()
-    with pytest.raises(InputError, match="has format 99, this version reads 5"):
+    with pytest.raises(InputError, match="has format 99, this version reads 6 and 5"):
         checkpoint.load(tmp_path)
     with pytest.raises(InputError, match="cannot be read"):
         checkpoint.load(tmp_path / "nothing")

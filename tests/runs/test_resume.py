@@ -194,7 +194,7 @@ def test_a_checkpoint_of_another_version_is_refused_and_nothing_is_touched(inter
     checkpoint.save(run / "checkpoint", state, scaling, Config.load(run / "config.yaml"))
     monkeypatch.undo()
     before = {path: path.read_bytes() for path in run.rglob("*") if path.is_file()}
-    with pytest.raises(InputError, match=r"round-3\.safetensors: has format 4, this version reads 5"):
+    with pytest.raises(InputError, match=r"round-3\.safetensors: has format 4, this version reads 6 and 5"):
         resume(run)
     assert {path: path.read_bytes() for path in run.rglob("*") if path.is_file()} == before
 
@@ -202,11 +202,11 @@ def test_a_checkpoint_of_another_version_is_refused_and_nothing_is_touched(inter
 def test_the_only_checkpoint_of_an_older_version_is_not_overlooked(interrupted):
     run = interrupted(1)
     (path,) = checkpoint.files(run / "checkpoint")
-    text = path.read_bytes().replace(b'\\"format\\": 5', b'\\"format\\": 4').replace(b"sha256", b"sha255")
+    text = path.read_bytes().replace(b'\\"format\\": 6', b'\\"format\\": 4').replace(b"sha256", b"sha255")
     path.unlink()
     (run / "checkpoint" / "state.safetensors").write_bytes(text)
     before = (run / "metrics.jsonl").read_bytes()
-    with pytest.raises(InputError, match="has format 4, this version reads 5"):
+    with pytest.raises(InputError, match="has format 4, this version reads 6 and 5"):
         resume(run)
     assert (run / "metrics.jsonl").read_bytes() == before
 

@@ -100,7 +100,8 @@ def sample_weights(
 
 def kept_models(clients: Mapping[int, ClientState], number: int) -> list[Ensemble | None]:
     """Return the model that each client keeps and predicts with; None where it has none."""
-    return [clients[client].own if client in clients else None for client in range(number)]
+    kept = {client: known.own for client, known in clients.items()}
+    return [kept.get(client) for client in range(number)]
 
 
 def predictions_of_all(

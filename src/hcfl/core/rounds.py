@@ -12,6 +12,7 @@ from hcfl import rng
 from hcfl.core import collect, server
 from hcfl.core.admission import refusals
 from hcfl.core.changes import shortened
+from hcfl.core.client_table import ClientTable
 from hcfl.core.cluster_log import Split
 from hcfl.core.evaluation import (
     TestResult,
@@ -45,7 +46,7 @@ def begin(setting: Setting, ensemble: Ensemble) -> RunState:
     """Return the state before the first round, from the initial models."""
     federation = setting.federation
     start = server.begin(setting.method, ensemble, federation.clients, federation.classes, federation.groups)
-    return RunState(start, {}, meet_newcomers(federation, setting.method, ensemble.clusters))
+    return RunState(start, ClientTable(), meet_newcomers(federation, setting.method, ensemble.clusters))
 
 
 def sample_clients(setting: Setting, round_: int) -> list[int]:
@@ -78,8 +79,10 @@ def play_round(
     participants = sample_clients(setting, message.round)
 
     # 2. Clients: catch up, E-step, local training. Uploads that fail the admission checks do not count.
-    admitted = run_clients(RoundTask(setting, message, participants, state.clients))
-    update, clients = admitted.update, {**state.clients, **admitted.states}
+    before = ClientTable.of(state.clients)
+    known = before.some(participants)
+    admitted = run_clients(RoundTask(setting, message, participants, known))
+    update, clients = admitted.update, before.after(admitted.states)
     participants = list(update.clients)
 
     # 3. Server: judge the uploads, aggregate, distances (tier 4), adapt (tier 3).
@@ -102,13 +105,13 @@ def play_round(
     secret = update.noised or update.sealed is not None
     if evaluate:
         own = update.held_out
-        known = as_clients_know(after, clients) if secret else after
+        seen = as_clients_know(after, clients) if secret else after
         if own is None:
-            held_out = predict_held_out(federation, network, method, known, clients)
+            held_out = predict_held_out(federation, network, method, seen, clients)
         if held_out is not None:
             scores = held_out.scores_of(federation.clients if federation.val_clients is None else None)
             if personal and setting.personal is not None:
-                scores, parts = setting.personal.measure(setting, known, clients, scores)
+                scores, parts = setting.personal.measure(setting, seen, clients, scores)
         shared = None if own is None or began else _share(own, network.task.lowest)
         val = shared if held_out is None else held_out.accuracy
         if held_out is not None and setting.attackers:
@@ -144,7 +147,7 @@ def play_round(
         cluster_sizes=sizes,
         quality=clustering_quality(federation.truth, after.members.numpy()),
         without_shared_class=_without_shared_class(method, update),
-        down=bytes_down(message, method, {client: state.clients.get(client) for client in participants}),
+        down=bytes_down(message, method, {client: known.get(client) for client in participants}),
         up=bytes_up(method, update),
         seconds=_by_phase(*times, perf_counter()),
         changes=changes,

@@ -323,11 +323,13 @@ class RunState:
             common=_moved(self.server.common, device),
             signatures={client: sent.to(device) for client, sent in self.server.signatures.items()},
         )
-        clients = {
-            client: replace(known, own=_moved(known.own, device), velocity=_moved(known.velocity, device))
-            for client, known in self.clients.items()
-        }
-        return replace(self, server=server, clients=clients)
+        from hcfl.core.client_table import Block, ClientTable  # client_table.py imports this module
+
+        def moved(block: Block) -> Block:
+            own, velocity = (tuple(_moved(one, device) for one in each) for each in (block.own, block.velocity))
+            return replace(block, own=own, velocity=velocity) if own or velocity else block
+
+        return replace(self, server=server, clients=ClientTable.of(self.clients).map(moved))
 
 
 def _moved(models: Ensemble | None, device: torch.device) -> Ensemble | None:

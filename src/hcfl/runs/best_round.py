@@ -9,18 +9,20 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
+from hcfl.core.client_table import Block, ClientTable
 from hcfl.core.cluster_profiles import Profiles
 from hcfl.core.record import Record, Row
-from hcfl.core.state import ClientState, RunState
-from hcfl.runs import state_file
+from hcfl.core.state import RunState
+from hcfl.runs import client_blocks, state_file
+from hcfl.runs.client_blocks import Stored
 from hcfl.runs.state_file import DamagedError
 from hcfl.tiers import Weights
 
 Serve = Literal["best", "last"]
 """Which round's models predict, assign and are exported."""
 
-FORMAT = 1
-"""Version of the layout of `best.safetensors`."""
+FORMAT, OLDER = 2, (1,)
+"""Version of the layout of `best.safetensors`, and those before it that are read."""
 
 FILE = "best.safetensors"
 
@@ -33,6 +35,8 @@ class Best:
     state: RunState
     profiles: Profiles | None = None
     """Statistics of each cluster's inputs; measured at the end of a run."""
+    clients: Stored = ()
+    """On disk, the states of the clients; else they are in `state`."""
 
     @property
     def round(self) -> int:
@@ -49,12 +53,14 @@ def better(best: Best | None, state: RunState, record: Record) -> Best | None:
 
 def servable(state: RunState) -> RunState:
     """Return what predictions need of a state: no newcomers, no weights of samples, no momentum."""
-    return RunState(state.server, {client: _servable(known) for client, known in state.clients.items()}, ())
+    return RunState(state.server, ClientTable.of(state.clients).map(_servable), ())
 
 
-def _servable(known: ClientState) -> ClientState:
-    weights = Weights(known.weights.client, components=known.weights.components)
-    return replace(known, weights=weights, velocity=None)
+def _servable(block: Block) -> Block:
+    if block.samples is None and not block.velocity:
+        return block
+    weights = Weights(block.weights.client, components=block.weights.components)
+    return replace(block, weights=weights, samples=None, velocity=())
 
 
 def best_row(rows: Sequence[Row], metric: str = "likelihood") -> Row | None:
@@ -79,13 +85,17 @@ def overdue(rows: Sequence[Row], patience: int | None) -> bool:
 
 def write(folder: Path, best: Best) -> None:
     """Write `best.safetensors` into the checkpoint's folder."""
-    state_file.write(folder / FILE, best, FORMAT)
+    blocks = client_blocks.store(folder, best.state.clients)
+    state_file.write(folder / FILE, replace(best, state=replace(best.state, clients={}), clients=blocks), FORMAT)
 
 
 def read(folder: Path) -> Best | None:
     """Read what `write` wrote; None where the last round is the one to serve."""
     file = folder / FILE
-    return state_file.read(Best, file, FORMAT, f"checkpoint {file}") if file.exists() else None
+    if not file.exists():
+        return None
+    found = state_file.read(Best, file, FORMAT, f"checkpoint {file}", OLDER)
+    return replace(found, state=client_blocks.with_clients(found.state, found.clients, file), clients=())
 
 
 def restored(folder: Path, rows: Sequence[Row], state: RunState) -> Best | None:

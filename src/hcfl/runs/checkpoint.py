@@ -1,6 +1,6 @@
 """Save and load a run's state, and what it takes to assign new clients to its clusters."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from hcfl.config import Config
@@ -10,10 +10,11 @@ from hcfl.data import Federation
 from hcfl.data.outline import Outline
 from hcfl.errors import InputError
 from hcfl.models.inputs import Scaling
-from hcfl.runs import state_file
+from hcfl.runs import client_blocks, state_file
+from hcfl.runs.client_blocks import Stored
 
-FORMAT = 5
-"""Version of a checkpoint's layout; other versions are refused."""
+FORMAT, OLDER = 6, (5,)
+"""Version of a checkpoint's layout, and those before it that are read; other versions are refused."""
 
 NAME, SUFFIX = "round-", ".safetensors"
 """A checkpoint's file name is its round between these two."""
@@ -30,6 +31,8 @@ class Checkpoint:
     scaling: Scaling
     config: str
     """The configuration of the run, as YAML; a run resumes only with the same one."""
+    clients: Stored = ()
+    """On disk, the states of the clients; else they are in `state`."""
 
 
 def file_of(folder: Path, round_: int) -> Path:
@@ -40,7 +43,9 @@ def file_of(folder: Path, round_: int) -> Path:
 def save(folder: Path, state: RunState, scaling: Scaling, config: Config) -> None:
     """Write a checkpoint and delete old ones; the configuration says how many are kept."""
     round_ = state.server.round
-    state_file.write(file_of(folder, round_), Checkpoint(state, scaling, config.to_yaml()), FORMAT)
+    blocks = client_blocks.store(folder, state.clients)  # first, so that there is no checkpoint without them
+    saved = Checkpoint(replace(state, clients={}), scaling, config.to_yaml(), blocks)
+    state_file.write(file_of(folder, round_), saved, FORMAT)
     kept = [file_of(folder, number) for number in rounds(folder) if number <= round_][: config.checkpoints_kept]
     for path in files(folder):
         if path not in kept:  # too old, or of later rounds that will be repeated
@@ -61,7 +66,8 @@ def files(folder: Path) -> list[Path]:
 
 def read(path: Path) -> Checkpoint:
     """Read one checkpoint."""
-    return state_file.read(Checkpoint, path, FORMAT, f"checkpoint {path}")
+    found = state_file.read(Checkpoint, path, FORMAT, f"checkpoint {path}", OLDER)
+    return replace(found, state=client_blocks.with_clients(found.state, found.clients, path), clients=())
 
 
 def load(folder: Path) -> tuple[RunState, Scaling]:

@@ -17,7 +17,7 @@ from hcfl.core.record import Record, Row, metrics_row, record_of
 from hcfl.core.state import RunState
 from hcfl.data import Federation
 from hcfl.errors import InputError, SavingError
-from hcfl.runs import atomic_file, best_round, checkpoint, remarks
+from hcfl.runs import atomic_file, best_round, checkpoint, client_blocks, remarks
 from hcfl.runs.best_round import Best
 from hcfl.runs.class_scores import class_scores
 from hcfl.runs.csv_cells import safe
@@ -190,6 +190,7 @@ def save(path: Path, config: Config, federation: Federation, state: RunState, be
     checkpoint.save(folder, state, federation.scaling, config)
     if best is None or best.round == state.server.round:
         (folder / best_round.FILE).unlink(missing_ok=True)
+    client_blocks.sweep(folder, [*checkpoint.files(folder), folder / best_round.FILE])
 
 
 MOST_CELLS = 1_000_000

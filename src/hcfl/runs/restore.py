@@ -18,7 +18,7 @@ from hcfl.config import Config
 from hcfl.core.record import Row
 from hcfl.core.state import RunState, ServerState
 from hcfl.errors import InputError
-from hcfl.runs import atomic_file, checkpoint
+from hcfl.runs import atomic_file, best_round, checkpoint, client_blocks
 from hcfl.runs.folder import CHECKPOINT, CONFIG, EVENTS, LOCK, LOGS, METRICS
 from hcfl.runs.links import check_folder
 from hcfl.runs.save import saving
@@ -80,13 +80,16 @@ def reopen(path: Path) -> Reopened:
     config = as_it_was(Config.load(path / CONFIG))
     logs = {name: _Log.read(path / name) for name in LOGS}
     state, notes = None, []
-    for file in checkpoint.files(path / CHECKPOINT):
+    files = checkpoint.files(path / CHECKPOINT)
+    while files:
+        file = files[0]
         try:
             found = checkpoint.read(file)
             _check_config(config, as_it_was(Config.from_yaml(found.config)), path)
             _check_logs(logs, found.state.server, path)
         except DamagedError as error:
             notes.append(str(error))
+            del files[0]
             continue
         state = found.state
         break
@@ -94,6 +97,8 @@ def reopen(path: Path) -> Reopened:
     with saving(path):
         atomic_file.sweep(path)
         atomic_file.sweep(path / CHECKPOINT)
+        kept = [*files, path / CHECKPOINT / best_round.FILE]
+        client_blocks.sweep(path / CHECKPOINT, kept, damaged=True)  # a round that is repeated writes them again
         for name, log in logs.items():
             atomic_file.write_text(path / name, "".join(line for row, line in log.lines if row["round"] <= round_))
     where = f"from round {round_}" if round_ else "from the beginning"

@@ -7,14 +7,14 @@ import json
 import os
 import re
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_file, save_file
 
 from hcfl.core import serialization
 from hcfl.errors import InputError
-from hcfl.regular_files import check_regular
+from hcfl.regular_files import check_regular, is_odd
 from hcfl.runs import checksum
 from hcfl.runs.atomic_file import replacing
 
@@ -45,17 +45,20 @@ def write(path: Path, value: object, version: int) -> None:
         checksum.write(unfinished)
 
 
-def read(kind: type[T], path: Path, version: int, what: str) -> T:
-    """Read a dataclass of type `kind` that `write` wrote; `what` names the file in error messages."""
+def read(kind: type[T], path: Path, version: int, what: str, older: tuple[int, ...] = ()) -> T:
+    """Read a dataclass of type `kind` that `write` wrote; `what` names the file in error messages.
+
+    Layouts of the `older` versions are those of this one without its last fields.
+    """
     check_regular(path, what)
     try:
         intact = checksum.matches(path)
         if intact is False:
             raise DamagedError(f"{what}: is damaged (its bytes are not those that were written)")
-        with safe_open(path, "pt") as file:
-            header = json.loads(file.metadata()[HEADER])
-        if header["format"] != version:
-            raise InputError(f"{what}: has format {header['format']}, this version reads {version}")
+        header = _header(path)
+        if header["format"] not in (version, *older):
+            read_here = " and ".join(map(str, (version, *older)))
+            raise InputError(f"{what}: has format {header['format']}, this version reads {read_here}")
         if intact is None:
             raise DamagedError(f"{what}: is damaged (it has no checksum)")
         return serialization.restore(kind, header["state"], load_file(path))
@@ -65,6 +68,21 @@ def read(kind: type[T], path: Path, version: int, what: str) -> T:
         if isinstance(error, InputError):
             raise
         raise DamagedError(f"{what}: is damaged ({type(error).__name__}: {error})") from None
+
+
+def peek(path: Path) -> Any:
+    """Return the JSON tree of a state without its tensors, and without a look at its checksum; None if that fails."""
+    if is_odd(path):
+        return None
+    try:
+        return _header(path)["state"]
+    except (OSError, ValueError, KeyError, TypeError, RecursionError, SafetensorError):
+        return None
+
+
+def _header(path: Path) -> Any:
+    with safe_open(path, "pt") as file:
+        return json.loads(file.metadata()[HEADER])
 
 
 def _as_os_error(error: SafetensorError) -> Exception:
