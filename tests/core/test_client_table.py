@@ -50,7 +50,9 @@ def rounds(number, clients, seed=0):
         some = draw.choice(clients, draw.integers(1, clients // 2), replace=False).tolist()
         clusters = (0, 1) if round_ % 7 < 5 else (0, 2, 3)
         kept = round_ % 3 == 0
-        yield {client: state(draw, round_, clusters, sampled=round_ % 5 > 0, kept=kept and client % 2) for client in some}
+        yield {
+            client: state(draw, round_, clusters, sampled=round_ % 5 > 0, kept=kept and client % 2) for client in some
+        }
 
 
 def test_it_is_the_dictionary_of_the_newest_states():

@@ -5,6 +5,8 @@ import shutil
 from dataclasses import dataclass, replace
 
 import pytest
+from test_checkpoint import same_ensemble, same_weights
+from test_full_disk import files_of_at_most
 
 from hcfl.config import Config, from_flat
 from hcfl.core.state import RunState
@@ -17,8 +19,6 @@ from hcfl.runs.prepare import prepare
 from hcfl.runs.state_file import DamagedError
 from helpers import play, same
 from interrupting import CHANGING, FLAGS, assert_same_end, begin
-from test_checkpoint import same_ensemble, same_weights
-from test_full_disk import files_of_at_most
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -182,7 +182,10 @@ def test_a_name_that_leads_elsewhere_is_refused(planted, tmp_path):
 def test_a_full_disk_leaves_the_last_checkpoint_whole(interrupted, whole, tmp_path):
     run = interrupted(4)
     sizes = {path: path.stat().st_size for path in listed(whole, 5) - listed(whole, 4)}
-    with files_of_at_most(min(sizes.values()) - 1), pytest.raises(SavingError, match="the last checkpoint is .*round-4"):
+    with (
+        files_of_at_most(min(sizes.values()) - 1),
+        pytest.raises(SavingError, match=r"the last checkpoint is .*round-4"),
+    ):
         resume(run, on_note=lambda note: None)
     assert not list(run.rglob("*.unfinished"))
     assert checkpoint.read(checkpoint.file_of(run / "checkpoint", 4)).state.server.round == 4

@@ -33,7 +33,7 @@ def read(config: DataConfig) -> Samples:
     if config.resize is not None and (source == "digits" or source.endswith(".npz")):
         raise InputError(f"data.resize = {config.resize}: {source} are arrays; only image files can be resized")
     if source.endswith(".npz"):
-        return read_npz(Path(source), kind, config.task, config.scale)
+        return read_npz(Path(source), kind, config.task, config.scale, config.cache_dir)
     if kind not in ("auto", "image"):
         raise InputError(f"data.kind = {kind}: {source} are images")
     if config.task not in ("auto", "classification"):
@@ -78,9 +78,11 @@ def _reader(folder: Path, resize: int | None) -> tuple[list[Path], Callable[[], 
     return found.files, partial(image_folder.read, found, resize)
 
 
-def read_npz(path: Path, kind: str, task: str = "auto", scale: str = "standardise") -> Samples:
+def read_npz(
+    path: Path, kind: str, task: str = "auto", scale: str = "standardise", cache_dir: str | None = None
+) -> Samples:
     """Read a user's own arrays."""
-    arrays = npz.read(path)
+    arrays = npz.read(path, cache_dir=cache_dir)
     known = ("x", "y", "client", "concept", "test")
     for key in ("x", "y"):
         if key not in arrays:
@@ -250,7 +252,7 @@ def _inputs(name: str, x: NDArray[Any], kind: Kind, whole: bool = False) -> NDAr
 
 def _floats(name: str, x: NDArray[Any]) -> NDArray[np.float32]:
     """Return numbers as float32; what is so already is not copied, and may be a map of a file."""
-    if x.dtype == np.float32 and x.flags.writeable:  # torch takes no array that it could not write to
+    if x.dtype == np.float32 and x.flags.writeable and x.flags.aligned:  # torch needs both
         return x
     check_memory(name, x.size * np.dtype(np.float32).itemsize)  # the copy
     with np.errstate(over="ignore"):
