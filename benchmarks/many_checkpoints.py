@@ -66,8 +66,9 @@ def main() -> None:
     parser.add_argument("--without-before", action="store_true", help="leave out one file of all states")
     asked = parser.parse_args()
     torch.manual_seed(0)
-    draw, state_before = np.random.default_rng(0), begin(asked.clients)
-    state, scaling, config = state_before
+    torch.set_num_threads(1)
+    draw = np.random.default_rng(0)
+    state, scaling, config = begin(asked.clients)
     before = resident()
     table = ClientTable()
     for first in range(0, asked.clients, 10_000):

@@ -85,8 +85,8 @@ class Block:
             torch.cat([self.rounds, other.rounds]),
             Weights.join([self.weights, other.weights]),
             torch.cat(samples) if samples else None,
-            _models([*self._each(self.own), *other._each(other.own)]),
-            _models([*self._each(self.velocity), *other._each(other.velocity)]),
+            self._beside(self.own, other, other.own),
+            self._beside(self.velocity, other, other.velocity),
             clients.argsort(),
         )
 
@@ -154,8 +154,11 @@ class Block:
     def _ends(self) -> NDArray[np.int64]:
         return np.cumsum(self._sizes)
 
-    def _each(self, models: Models) -> Models:
-        return models or (None,) * len(self.clients)
+    def _beside(self, mine: Models, other: "Block", others: Models) -> Models:
+        """Return the models of this block and of another one; a block that has none has None for each client."""
+        if not mine and not others:
+            return ()
+        return (mine or (None,) * len(self.clients)) + (others or (None,) * len(other.clients))
 
 
 def _rows(
@@ -269,6 +272,7 @@ def _without(block: Block, live: NDArray[np.bool_], clients: NDArray[np.int64]) 
 
 
 Held = tuple[Block, NDArray[np.bool_]]
+"""A block, and which of its rows are not stale."""
 
 
 def _tidied(held: list[Held]) -> list[Held]:

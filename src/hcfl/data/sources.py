@@ -22,8 +22,8 @@ from hcfl.models.tasks import AnyTask, MultiLabel, Regression
 Kind = Literal["image", "series", "vector"]
 
 
-def read(config: DataConfig) -> Samples:
-    """Read a source by its name, file or folder."""
+def read(config: DataConfig, whole: bool = False) -> Samples:
+    """Read a source by its name, file or folder; `whole` also where an array could be a map of its file."""
     source, kind = config.source, config.kind
     if is_table(source, config.label):
         return samples_of(read_table(source), config, Path(source).name)
@@ -33,7 +33,7 @@ def read(config: DataConfig) -> Samples:
     if config.resize is not None and (source == "digits" or source.endswith(".npz")):
         raise InputError(f"data.resize = {config.resize}: {source} are arrays; only image files can be resized")
     if source.endswith(".npz"):
-        return read_npz(Path(source), kind, config.task, config.scale, config.cache_dir)
+        return read_npz(Path(source), kind, config.task, config.scale, config.cache_dir, whole)
     if kind not in ("auto", "image"):
         raise InputError(f"data.kind = {kind}: {source} are images")
     if config.task not in ("auto", "classification"):
@@ -79,10 +79,15 @@ def _reader(folder: Path, resize: int | None) -> tuple[list[Path], Callable[[], 
 
 
 def read_npz(
-    path: Path, kind: str, task: str = "auto", scale: str = "standardise", cache_dir: str | None = None
+    path: Path,
+    kind: str,
+    task: str = "auto",
+    scale: str = "standardise",
+    cache_dir: str | None = None,
+    whole: bool = False,
 ) -> Samples:
     """Read a user's own arrays."""
-    arrays = npz.read(path, cache_dir=cache_dir)
+    arrays = npz.read(path, cache_dir=cache_dir, whole=whole)
     known = ("x", "y", "client", "concept", "test")
     for key in ("x", "y"):
         if key not in arrays:

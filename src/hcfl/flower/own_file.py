@@ -51,7 +51,8 @@ def own_samples(node: Mapping[str, Any], how: Split) -> Samples:
 
 def _read(source: str, how: Split) -> Samples:
     if not is_table(source, how.schema or None):
-        return read(DataConfig.model_validate({"source": source, "kind": how.kind, "scale": how.scale}))
+        # whole: the file may be written anew while this process lives
+        return read(DataConfig.model_validate({"source": source, "kind": how.kind, "scale": how.scale}), whole=True)
     if not how.schema:
         raise InputError(f"data = {source}: is a table, so the run needs schema-file, which `hcfl data schema` writes")
     settings = {"source": source, "kind": how.kind, "time": how.time or None, "scale": how.scale}

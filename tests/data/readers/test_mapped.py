@@ -63,6 +63,7 @@ def test_small_compressed_and_fortran_arrays_are_read(tmp_path, monkeypatch):
     assert not is_map(npz.read(tmp_path / "a.npz")["x"])
     monkeypatch.setattr(mapped, "LARGE", 0)
     assert is_map(npz.read(tmp_path / "a.npz")["x"])
+    assert not is_map(npz.read(tmp_path / "a.npz", whole=True)["x"])
     np.savez_compressed(tmp_path / "b.npz", x=x)
     np.savez(tmp_path / "c.npz", x=np.asfortranarray(x))
     for name in ("b.npz", "c.npz"):

@@ -25,14 +25,19 @@ HEADERS = {(1, 0): npy.read_array_header_1_0, (2, 0): npy.read_array_header_2_0}
 SUFFIX = ".npy"
 
 
-def read(path: Path, name: str = "data.source", cache_dir: str | None = None) -> dict[str, NDArray[Any]]:
-    """Read all arrays of a file. `name` is the setting that named it; copies of maps go to `cache_dir`."""
+def read(
+    path: Path, name: str = "data.source", cache_dir: str | None = None, whole: bool = False
+) -> dict[str, NDArray[Any]]:
+    """Read all arrays of a file. `name` is the setting that named it; copies of maps go to `cache_dir`.
+
+    With `whole` no array is a map: the file may be written anew while the arrays are used.
+    """
     where = f"{name} = {str(path)!r}"
     check_regular(path, where)
     try:
         with path.open("rb") as file, ZipFile(file) as archive:
             found = [(member, _Header.of(archive, member)) for member in archive.infolist()]
-            read_whole = [member for member, header in found if not can_map(member, header.fortran)]
+            read_whole = [member for member, header in found if whole or not can_map(member, header.fortran)]
             check_memory(where, sum(member.file_size for member in read_whole))
             arrays = {member.filename: _array(archive, member) for member in read_whole}
             for member, header in found:
