@@ -264,13 +264,14 @@ def _floats(name: str, x: NDArray[Any]) -> NDArray[np.float32]:
         return x.astype(np.float32)
 
 
-AT_ONCE = 1 << 20
-"""How many samples are looked at together."""
+AT_ONCE = 1 << 24
+"""How many values are looked at together."""
 
 
 def _finite(x: NDArray[np.float32]) -> NDArray[np.bool_]:
     """Whether all values of each sample are finite, (N,)."""
-    parts = (x[start : start + AT_ONCE] for start in range(0, len(x), AT_ONCE))
+    rows = max(1, AT_ONCE // x[:1].size)
+    parts = (x[start : start + rows] for start in range(0, len(x), rows))
     return np.concatenate([np.isfinite(part).reshape(len(part), -1).all(axis=1) for part in parts])
 
 
