@@ -256,8 +256,9 @@ def train_heads(
 
     def loss(step: tuple[int, Tensor], heads: Params) -> Tensor:
         number, batch = step
-        seen = drop(features[batch], network.dropout, supervision.key, number)
-        return supervision.loss(network.logits(heads, seen, training=True), batch)
+        moment = supervision.key, number
+        seen = drop(features[batch], network.dropout, *moment)
+        return supervision.loss(network.logits(heads, seen, training=True, moment=moment), batch)
 
     return descend([heads], loss, supervision.steps, supervision.sgd, _alone(anchor), _alone(velocity))[0]
 
@@ -276,9 +277,10 @@ def train_extractor(
 
     def loss(step: tuple[int, Tensor], parameters: Params) -> Tensor:
         number, batch = step
-        features = network.embed(parameters | statistics, inputs[batch], training=True)
-        features = drop(features, network.dropout, supervision.key, number)
-        return supervision.loss(network.logits(heads, features, training=True), batch)
+        moment = supervision.key, number
+        features = network.embed(parameters | statistics, inputs[batch], training=True, moment=moment)
+        features = drop(features, network.dropout, *moment)
+        return supervision.loss(network.logits(heads, features, training=True, moment=moment), batch)
 
     found = descend([parameters], loss, supervision.steps, supervision.sgd, _alone(anchor), _alone(velocity))[0]
     return found | statistics
@@ -301,9 +303,10 @@ def train_model(
 
     def loss(step: tuple[int, Tensor], parameters: Params, heads: Params) -> Tensor:
         number, batch = step
-        features = network.embed(parameters | statistics, inputs[batch], training=True)
-        features = drop(features, network.dropout, supervision.key, number)
-        return supervision.loss(network.logits(heads, features, training=True), batch)
+        moment = supervision.key, number
+        features = network.embed(parameters | statistics, inputs[batch], training=True, moment=moment)
+        features = drop(features, network.dropout, *moment)
+        return supervision.loss(network.logits(heads, features, training=True, moment=moment), batch)
 
     parameters, heads = descend([parameters, heads], loss, supervision.steps, supervision.sgd, anchor, velocity)
     return parameters | statistics, heads

@@ -337,8 +337,9 @@ def _train_heads(
     network = stacked.network
 
     def loss(held: Held, batch: Batch, _: Tensor | None) -> Tensor:
-        seen = drop(batch["inputs"], network.dropout, batch["keys"], batch["number"])
-        return _weighted(network.task, stacked.logits(held["heads"], seen), batch)
+        moment = batch["keys"], batch["number"]
+        seen = drop(batch["inputs"], network.dropout, *moment)
+        return _weighted(network.task, stacked.logits(held["heads"], seen, moment), batch)
 
     velocity = None if rows.velocity is None else rows.velocity.map(torch.clone)
     held = _held(
@@ -364,9 +365,10 @@ def _train_rows(stacked: Stacked, job: Job, rows: Rows, recorder: Recorder | Non
         velocity = {"extractor": _each(rows.velocity.extractors), "heads": rows.velocity.heads}
 
     def loss(held: Held, batch: Batch, some: Tensor | None) -> Tensor:
-        features = stacked.embed(held["extractor"], held["statistics"], batch["inputs"], batch["share"], some)
-        seen = drop(features, network.dropout, batch["keys"], batch["number"])
-        return _weighted(network.task, stacked.logits(held["heads"], seen), batch)
+        moment = batch["keys"], batch["number"]
+        features = stacked.embed(held["extractor"], held["statistics"], batch["inputs"], batch["share"], moment, some)
+        seen = drop(features, network.dropout, *moment)
+        return _weighted(network.task, stacked.logits(held["heads"], seen, moment), batch)
 
     trained = ("extractor",) if _heads_first(job) else ("extractor", "heads")
     start, anchors = (
