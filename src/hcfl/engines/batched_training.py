@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from hcfl.core.local_plan import Job, Phase, Trained
-from hcfl.core.sgd import Batches, LocalSGD, clip_factor, epoch_means, trained_parts
+from hcfl.core.sgd import Batches, LocalSGD, clip_factor, epoch_means, move, trained_parts
 from hcfl.engines.recorded import Batch, Held, Recorder
 from hcfl.engines.stacked import Stacked
 from hcfl.errors import InputError
@@ -200,22 +200,8 @@ def _move(
 
         descend(values, velocities, slopes, targets, idle, sgd.lr, sgd.momentum, sgd.weight_decay, sgd.proximal)
         return
-    slopes = [slope.contiguous() for slope in slopes]
     kept = [(tensor, tensor[idle]) for tensor in (*values, *velocities)] if idle.any() else []
-    if sgd.proximal:
-        torch._foreach_add_(slopes, list(torch._foreach_sub(values, targets)), alpha=sgd.proximal)
-    torch._fused_sgd_(
-        values,
-        slopes,
-        velocities if sgd.momentum else [],
-        weight_decay=sgd.weight_decay,
-        momentum=sgd.momentum,
-        lr=sgd.lr,
-        dampening=0.0,
-        nesterov=False,
-        maximize=False,
-        is_first_step=False,
-    )
+    move(values, velocities, slopes, targets, sgd)
     for tensor, before in kept:
         tensor[idle] = before
 
