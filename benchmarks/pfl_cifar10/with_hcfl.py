@@ -36,6 +36,7 @@ def main() -> None:
         rounds=work.rounds,
         evaluate_every=EVERY,
         device=work.device,
+        engine=work.engine,
     )
     prepared = prepare(config, federation, network())
     seconds, test_last, began = [], 0.0, perf_counter()

@@ -29,6 +29,7 @@ class Work:
     tests: int
     rounds: int
     device: str
+    engine: str = "auto"
 
 
 def arguments(description: str | None) -> Work:
@@ -37,6 +38,7 @@ def arguments(description: str | None) -> Work:
     for name, default in (("users", 1000), ("samples", 50), ("cohort", 50), ("tests", 10_000), ("rounds", 1500)):
         parser.add_argument(f"--{name}", type=int, default=default)
     parser.add_argument("--device", default="cuda")
+    parser.add_argument("--engine", choices=("auto", "sequential", "batched"), default="auto", help="of hcfl")
     return Work(**vars(parser.parse_args()))
 
 

@@ -10,6 +10,7 @@ Each simulator has an environment of its own, made the first time it is needed (
 import argparse
 import json
 import os
+import resource
 import subprocess
 import sys
 from dataclasses import dataclass
@@ -89,6 +90,12 @@ def run(contender: Contender, folder: Path, arguments: list[str]) -> dict[str, A
     raise SystemExit(f"{contender.script} failed:\n{done.stdout[-2000:]}\n{done.stderr[-4000:]}")
 
 
+def cpu_seconds() -> float:
+    """Return the CPU time of all processes that were started from here and have ended."""
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime
+
+
 def main() -> None:
     """Run all simulators and print the table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -99,10 +106,11 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=5, help="the first one does not count")
     parser.add_argument("--cores", type=int, default=2)
     parser.add_argument("--only", nargs="+", choices=list(contenders(1)), default=list(contenders(1)))
+    parser.add_argument("--cpu", action="store_true", help="also the CPU time of a round, by runs of two rounds")
     parser.add_argument("--folder", type=Path, default=Path(".benchmarks"), help="for environments and data")
     options = parser.parse_args()
-    if options.rounds < 2:
-        parser.error("--rounds: at least 2, since the first one does not count")
+    if options.rounds < 2 + options.cpu:
+        parser.error(f"--rounds: at least {2 + options.cpu}, since the first ones do not count")
     folder = options.folder.resolve()
     folder.mkdir(parents=True, exist_ok=True)
 
@@ -116,20 +124,28 @@ def main() -> None:
     for name in options.only:
         python_of(known[name], folder)
     os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[: options.cores])  # all that is started from here inherits
-    arguments = ["--data", str(data), "--model", model, "--batch", str(batch), "--rounds", str(options.rounds)]
-    arguments += ["--epochs", str(EPOCHS[model])]
+    arguments = ["--data", str(data), "--model", model, "--batch", str(batch), "--epochs", str(EPOCHS[model])]
+    arguments += ["--cores", str(options.cores)]
     results = []
     for name in options.only:
         print(f"running {name} …", file=sys.stderr)
-        results.append(run(known[name], folder, [*arguments, "--cores", str(options.cores)]))
+        before = cpu_seconds()
+        results.append(run(known[name], folder, [*arguments, "--rounds", str(options.rounds)]))
+        spent = cpu_seconds() - before
+        if options.cpu:
+            run(known[name], folder, [*arguments, "--rounds", "2"])
+            results[-1]["cpu"] = (2 * spent - (cpu_seconds() - before)) / (options.rounds - 2)
 
     ours = next((result for result in results if result["name"].startswith("hcfl")), results[0])
     work = f"{model}, batch {batch}, local epochs {EPOCHS[model]}"
     print(f"FedAvg, {options.clients} clients × {samples}, {work}, {options.cores} cores\n")
-    print(f"| simulator | s a round | over {ours['name']} | steps | accuracy on training data |\n|---|---|---|---|---|")
+    titles = ["simulator", "s a round", f"over {ours['name']}", "steps", "accuracy on training data"]
+    titles += ["CPU s a round"] if options.cpu else []
+    print(f"| {' | '.join(titles)} |\n|{'---|' * len(titles)}")
     for result in results:
         ratio = result["seconds"] / ours["seconds"]
         cells = [f"{result['seconds']:.3f}", f"{ratio:.2f}", str(result["steps"]), f"{result['accuracy']:.3f}"]
+        cells += [f"{result['cpu']:.3f}"] if options.cpu else []
         print(f"| {result['name']} | {' | '.join(cells)} |")
     for result in results:
         if result["steps"] != ours["steps"] or abs(result["accuracy"] - ours["accuracy"]) > 0.05:

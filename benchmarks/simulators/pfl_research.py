@@ -88,6 +88,9 @@ def main() -> None:
         seconds = [after - before for before, after in zip(clock.times, clock.times[1:], strict=False)]
         name = "pfl-research" if processes == 1 else f"pfl-research, {processes} processes"
         report(name, seconds, int(steps), accuracy(module, x, y))
+    if processes > 1:  # a process that ends before the others would break them off
+        torch.distributed.barrier()
+        torch.distributed.destroy_process_group()
 
 
 if __name__ == "__main__":

@@ -18,8 +18,9 @@ from hcfl.core.sgd import Batches, shuffle
 from hcfl.data.local_data import LocalData
 from hcfl.engines import Batched, Sequential, batched_training
 from hcfl.engines.batched_training import Rows, chunk_size, schedule, train_together
+from hcfl.engines.drawing import drawing_layers
 from hcfl.engines.recorded import Recorder
-from hcfl.engines.stacked import Program, Stacked, draws
+from hcfl.engines.stacked import Program, Stacked
 from hcfl.engines.workers import Workers
 from hcfl.errors import InputError
 from hcfl.methods import METHODS, build
@@ -201,9 +202,9 @@ def as_if_compiled(network: Network) -> tuple[Stacked, list[torch.Size]]:
     """A program that wants steps of one shape, but needs no compiler; and the shapes that it was called with."""
     stacked, shapes = Stacked(network, compiled=True), []
 
-    def compiled(parameters, statistics, inputs, share):
+    def compiled(parameters, statistics, inputs, share, moment):
         shapes.append(inputs.shape)
-        return stacked.program.embed(parameters, statistics, inputs, share)
+        return stacked.program.embed(parameters, statistics, inputs, share, moment)
 
     stacked.program.compiled = compiled
     return stacked, shapes
@@ -336,11 +337,12 @@ def test_what_cannot_be_compiled_runs_as_it_is_and_says_so_once():
         calls.append(1)
         raise RuntimeError("no compiler\nand much more")
 
-    program = Program(lambda parameters, statistics, inputs, share: inputs + share, fails)
+    program = Program(lambda parameters, statistics, inputs, share, moment: inputs + share, fails)
     one = torch.ones(2)
+    inputs = {}, {}, one, one, (one, one)
     with pytest.warns(UserWarning, match=r"could not be compiled \(RuntimeError: no compiler\); going on without"):
-        assert program({}, {}, one, one).tolist() == [2, 2]
-    assert program({}, {}, one, one).tolist() == [2, 2], "without another warning, which would fail the test"
+        assert program(*inputs).tolist() == [2, 2]
+    assert program(*inputs).tolist() == [2, 2], "without another warning, which would fail the test"
     assert len(calls) == 1
 
 
@@ -463,17 +465,94 @@ def test_rows_beyond_the_last_have_nothing_to_do():
         assert torch.equal(part.start.heads[name], tensor[[3, 3]])
 
 
-def test_dropout_draws_each_client_s_own_numbers(uneven):
-    def with_dropout(shape, classes):
-        return nn.Sequential(nn.Linear(shape[0], 6), nn.Dropout(0.5)), nn.Linear(6, classes)
+class DroppingTwice(nn.Module):
+    """Channels dropped by the sample, values dropped by a layer that is used twice."""
 
-    assert draws(Network(*with_dropout((3,), 2)))
-    assert not draws(Network(*with_images((8,), 2)))
-    one = played(uneven, "fedavg", with_dropout, Sequential())
-    with pytest.warns(UserWarning, match="has dropout layers, so the batched engine trains one client after") as said:
-        two = played(uneven, "fedavg", with_dropout, Batched())
+    def __init__(self):
+        super().__init__()
+        self.conv, self.channels, self.values = nn.Conv2d(3, 4, 3, padding=1), nn.Dropout2d(0.3), nn.Dropout(0.4)
+        self.dense = nn.Linear(4 * 16, 6)
+
+    def forward(self, x):
+        x = self.channels(self.conv(x.movedim(-1, 1)).relu())
+        x = self.values(nn.functional.max_pool2d(x, 2)).flatten(1)
+        return self.values(self.dense(x).relu())
+
+
+def with_dropout_inside(shape, classes):
+    return DroppingTwice(), nn.Sequential(nn.Linear(6, 5), nn.Dropout(0.2), nn.ReLU(), nn.Linear(5, classes))
+
+
+@pytest.mark.usefixtures("in_double_precision")
+@pytest.mark.parametrize("chunk", [2, 99], ids=["padded rows", "all at once"])
+@pytest.mark.parametrize(
+    ("topology", "models", "order"),
+    [("split", 2, "heads-first"), ("split", 2, "together"), ("full", 1, "together"), ("full", 2, "together")],
+)
+@pytest.mark.parametrize("recorded", [False, True], ids=["free", "steps to record"])
+def test_dropout_layers_drop_the_same_in_both_engines(topology, models, order, chunk, recorded, monkeypatch):
+    monkeypatch.setattr(batched_training, "CPU_ELEMENTS", chunk * 4 * 8 * 8 * 3)
+    settings = {"lr": 0.05, "batch": 4, "epochs": 2, "order": order}
+    network, job = job_of(with_dropout_inside, (8, 8, 3), UNEVEN, topology, models, **settings)
+    before = torch.get_rng_state()
+    expected = train(network, job).models
+    found = train_together(Stacked(network), job, Recorder(works=False) if recorded else None).models
+    agree_closely(found, expected, atol=1e-10, rtol=1e-8)
+    assert torch.equal(before, torch.get_rng_state())
+    torch.manual_seed(1)
+    agree_closely(train(network, job).models, expected, atol=0, rtol=0)
+    other = train(network, replace(job, purposes=[(1, client) for client in range(len(UNEVEN))])).models
+    assert (other.extractors["conv.weight"] - expected.extractors["conv.weight"]).abs().max() > 1e-4
+
+
+def test_clients_with_dropout_layers_train_side_by_side_and_together(uneven):
+    """Without a warning, which would fail the test."""
+
+    def model(shape, classes):
+        extractor = nn.Sequential(
+            nn.Linear(shape[0], 8), nn.ReLU(), nn.Dropout1d(0.3), nn.Linear(8, 6), nn.Dropout(0.5)
+        )
+        return extractor, nn.Linear(6, classes)
+
+    assert drawing_layers(Network(*model((3,), 2)), (3,)) == ()
+    with threads(1):
+        one = played(uneven, "hcfl+(fedrc)", model, Sequential())
+    two = played(uneven, "hcfl+(fedrc)", model, Sequential(Workers(2)))
+    assert all(torch.equal(a, b) for a, b in zip(*(s.server.ensemble.heads.values() for s in (one, two)), strict=True))
+    agree(one, played(uneven, "hcfl+(fedrc)", model, Batched()))
+
+
+class LastOfGRU(nn.Module):
+    def __init__(self, width):
+        super().__init__()
+        self.gru = nn.GRU(2, width, num_layers=2, dropout=0.3, batch_first=True)
+
+    def forward(self, x):
+        return self.gru(x)[0][:, -1]
+
+
+class Noise(nn.Module):
+    def forward(self, x):
+        return x + 0.1 * torch.rand_like(x) if self.training else x
+
+
+def test_layers_that_draw_numbers_are_named(uneven):
+    def noisy(shape, classes):
+        return nn.Sequential(nn.Linear(shape[0], 6), Noise(), nn.Dropout(0.1)), nn.Linear(6, classes)
+
+    recurrent = Network(nn.Sequential(LastOfGRU(4), Noise()), nn.Sequential(nn.AlphaDropout(0.1), nn.Linear(4, 2)))
+    assert drawing_layers(recurrent, (5, 2)) == (
+        "extractor.0.gru (GRU)",
+        "extractor.1 (Noise)",
+        "head.0 (AlphaDropout)",
+    )
+    before = torch.get_rng_state()
+    one = played(uneven, "fedavg", noisy, Sequential())
+    with pytest.warns(UserWarning, match=r"the layer extractor.1 \(Noise\) of the model draws random numbers") as said:
+        two = played(uneven, "fedavg", noisy, Batched())
     agree(one, two)
     assert len(said) == 1, "three rounds"
+    assert torch.equal(before, torch.get_rng_state())
 
 
 def test_auto_is_batched_except_on_a_cpu_with_a_large_or_convolving_network():
@@ -486,6 +565,13 @@ def test_auto_is_batched_except_on_a_cpu_with_a_large_or_convolving_network():
     assert chosen_engine(Config(), images, cpu)[0] == "sequential"
     assert chosen_engine(Config(), images, gpu)[0] == "batched"
     assert chosen_engine(Config(engine="sequential"), dense, gpu)[0] == "sequential"
+
+
+def test_networks_with_dropout_layers_are_not_compiled():
+    network, gpu = Network(*with_dropout_inside((8, 8, 3), 2)), torch.device("cuda")
+    assert chosen_engine(from_flat(method="fedavg", rounds=20), network, gpu) == ("batched", False)
+    with pytest.raises(InputError, match="compile = true: masks of dropout layers"):
+        chosen_engine(from_flat(method="fedavg", compile=True), network, gpu)
 
 
 def test_convolving_networks_are_compiled_on_a_gpu_where_a_run_is_long_enough():
@@ -570,7 +656,8 @@ def test_clients_whose_layers_draw_numbers_train_one_after_another(uneven):
     workers, before = Workers(2), torch.get_rng_state()
     with threads(1):
         one = played(uneven, "fedavg", model, Sequential())
-    two = played(uneven, "fedavg", model, Sequential(workers))
+    with pytest.warns(UserWarning, match=r"extractor.1 \(Draws\) of the model draws random numbers in training"):
+        two = played(uneven, "fedavg", model, Sequential(workers))
     assert workers.faster is False
     assert torch.equal(before, torch.get_rng_state())
     first, second = (state.server.ensemble.heads for state in (one, two))

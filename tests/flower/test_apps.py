@@ -187,7 +187,7 @@ def test_dropout_and_last_batches_are_the_same_there(tmp_path):
     (tmp_path / "net.py").write_text(
         "from torch import nn\n"
         "def build(shape, classes):\n"
-        "    extractor = nn.Sequential(nn.Flatten(), nn.Linear(64, 16))\n"
+        "    extractor = nn.Sequential(nn.Flatten(), nn.Dropout(0.1), nn.Linear(64, 16))\n"
         "    extractor.feature_dropout = 0.5\n"
         "    return extractor, nn.Linear(16, classes)\n"
     )

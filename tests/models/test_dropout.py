@@ -7,7 +7,8 @@ from torch.testing import assert_close
 
 from hcfl.errors import InputError
 from hcfl.models import IMAGE_NETWORKS, Network, check_pair, drop
-from hcfl.models.dropout import kept
+from hcfl.models.dropout import Dropout, at, dropout_layers, kept
+from hcfl.rng import derive
 
 
 def mixed(word: int) -> int:
@@ -38,6 +39,63 @@ def test_a_mask_stays_what_it_is():
 
 
 GOLDEN = ["000010110110", "100111000101"]
+
+
+def test_masks_of_more_axes_are_those_of_the_hash_by_hand_too():
+    key, step = 0x7ABCDEF012345678, 3
+    found = kept(torch.Size((2, 3, 4)), 0.3, torch.tensor(key), torch.tensor(step))
+    for j in range(2):
+        sample = mixed(mixed(mixed(key % 2**32 ^ step) ^ key // 2**32) ^ j)
+        for channel in range(3):
+            words = [(mixed(sample ^ channel) + pixel * 0x9E3779B9) % 2**32 for pixel in range(4)]
+            assert found[j, channel].tolist() == [mixed(word) / 2**32 >= 0.3 for word in words]
+
+
+def two_layers() -> nn.Sequential:
+    values = nn.Dropout(0.5)
+    return nn.Sequential(values, nn.Identity(), nn.Dropout2d(0.25), values)
+
+
+def test_dropout_layers_of_a_network_are_ours_and_the_user_s_module_stays_as_it_is():
+    conv, shared = nn.Conv2d(1, 2, 3), two_layers()
+    mine = nn.Sequential(conv, shared, nn.Dropout(0.0))
+    network = Network(mine, nn.Linear(4, 3))
+    assert [type(layer) for layer in shared] == [nn.Dropout, nn.Identity, nn.Dropout2d, nn.Dropout]
+    first, _, second, third = network.extractor[1]
+    assert first is third, "one layer that is used twice"
+    assert [(layer.number, layer.rate, layer.channels) for layer in (first, second)] == [
+        (0, 0.5, False),
+        (1, 0.25, True),
+    ]
+    assert network.extractor[0].weight is conv.weight, "a large backbone is not copied"
+    assert Network(mine[0], mine[2]).extractor is conv, "nothing to replace"
+    again = Network(network.extractor, network.head)
+    assert again.extractor is network.extractor
+
+
+def test_every_layer_use_step_and_key_has_a_mask_of_its_own_and_channels_fall_as_a_whole():
+    extractor = Network(two_layers(), nn.Linear(4, 3)).extractor
+    layers, x = dropout_layers(extractor), torch.ones(6, 5, 3, 3)
+
+    def masks(key: int, step: int, number: int, use: int, shape: tuple[int, ...], rate: float) -> torch.Tensor:
+        return kept(shape, rate, torch.tensor(key ^ derive(number, "dropout layer", use)), torch.tensor(step))
+
+    for key, step in ((7, 0), (7, 1), (2**62, 0)):
+        with at(layers, (key, step)):
+            found = extractor.train()(x)
+        channels = masks(key, step, 1, 0, (6, 5), 0.25)[:, :, None, None]
+        first, second = (masks(key, step, 0, use, (6, 5, 3, 3), 0.5) for use in (0, 1))
+        assert not torch.equal(first, second)
+        assert_close(found, (first & second & channels) * 4 / 0.75)
+    assert torch.equal(extractor.eval()(x), x)
+
+
+def test_a_rate_of_the_channels_is_near_its_share():
+    layer = Dropout(0.3, 0, channels=True).train()
+    with at([layer], (5, 0)):
+        stays = layer(torch.ones(200, 64, 2)) > 0
+    assert torch.equal(stays[:, :, 0], stays[:, :, 1])
+    assert abs(stays.double().mean() - 0.7) < 4 * (0.21 / (200 * 64)) ** 0.5
 
 
 def test_what_stays_is_scaled_and_what_is_dropped_gets_no_gradient():

@@ -148,9 +148,10 @@ def test_adapters_of_a_frozen_network(monkeypatch: pytest.MonkeyPatch) -> None:
         for name, tensor in network.trained_part(network.extractor).items()
     }
     x, share = torch.randn(CLIENTS, 4, 5, 5, 3), torch.full((CLIENTS, 4), 0.25)
+    moment = torch.zeros(CLIENTS).long(), torch.zeros(CLIENTS).long()
 
     def passed() -> tuple[Tensor, ...]:
-        features = Stacked(network).embed(trained, {}, x, share, None)
+        features = Stacked(network).embed(trained, {}, x, share, moment, None)
         return features, *torch.autograd.grad(features.square().sum(), list(trained.values()))
 
     found = passed()

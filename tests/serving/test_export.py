@@ -99,8 +99,7 @@ def test_the_image_networks(tmp_path, model):
 
 def test_a_model_from_python(planted, tmp_path):
     pair = (nn.Sequential(nn.Linear(8, 6), nn.Dropout(0.5)), nn.Sequential(nn.Linear(6, 5), nn.Linear(5, 4)))
-    with pytest.warns(UserWarning, match="the model has dropout layers"):
-        run = hcfl.run("hcfl+(fedem)", planted, pair, rounds=1, clusters=2, out=tmp_path / "run")
+    run = hcfl.run("hcfl+(fedem)", planted, pair, rounds=1, clusters=2, out=tmp_path / "run")
     path = run.export(tmp_path / "model.safetensors", client=0)
     with pytest.raises(InputError, match="has to be passed again"):
         hcfl.load_model(path)

@@ -177,9 +177,13 @@ def descend(
     Without anchors, the proximal term pulls towards the start. Momentum starts from `velocities`, which are updated in
     place, or from rest.
 
-    The step is torch.optim.SGD's, written out: on models this small the optimiser object costs more than the step.
+    The step is torch.optim.SGD's, without the optimiser object: on models this small it costs more than the step.
     """
-    trained = [{name: tensor.detach().clone().requires_grad_() for name, tensor in p.items()} for p in params]
+    dense = torch.contiguous_format
+    trained = [
+        {name: tensor.detach().clone(memory_format=dense).requires_grad_() for name, tensor in p.items()}
+        for p in params
+    ]
     leaves = [leaf for p in trained for leaf in p.values()]
     targets = [anchor[name] for p, anchor in zip(params, anchors or params, strict=True) for name in p]
     momenta = line_up_velocities(params, velocities)
@@ -190,12 +194,30 @@ def descend(
                 squares = torch.stack([gradient.square().sum() for gradient in gradients]).sum()
                 factor = clip_factor(squares, sgd.clip_gradient)
                 gradients = tuple(gradient * factor for gradient in gradients)
-            for leaf, velocity, gradient, target in zip(leaves, momenta, gradients, targets, strict=True):
-                velocity.mul_(sgd.momentum).add_(gradient).add_(leaf, alpha=sgd.weight_decay)
-                if sgd.proximal:
-                    velocity.add_(leaf - target, alpha=sgd.proximal)
-                leaf.sub_(velocity, alpha=sgd.lr)
+            move(leaves, momenta, gradients, targets, sgd)
     return [{name: leaf.detach() for name, leaf in p.items()} for p in trained]
+
+
+def move(
+    values: list[Tensor], velocities: list[Tensor], slopes: Sequence[Tensor], targets: list[Tensor], sgd: LocalSGD
+) -> None:
+    """Take one step of stochastic gradient descent with momentum, in place, in one pass; all but slopes are dense."""
+    dense = [slope.contiguous() for slope in slopes]
+    if sgd.proximal:
+        # Out of place: parameters that are added to each other have one gradient.
+        dense = list(torch._foreach_add(dense, list(torch._foreach_sub(values, targets)), alpha=sgd.proximal))
+    torch._fused_sgd_(
+        values,
+        dense,
+        velocities if sgd.momentum else [],
+        weight_decay=sgd.weight_decay,
+        momentum=sgd.momentum,
+        lr=sgd.lr,
+        dampening=0.0,
+        nesterov=False,
+        maximize=False,
+        is_first_step=False,
+    )
 
 
 def clip_factor(squares: Tensor, longest: float) -> Tensor:
@@ -206,7 +228,7 @@ def clip_factor(squares: Tensor, longest: float) -> Tensor:
 def line_up_velocities(params: Sequence[Params], velocities: Sequence[Params] | None) -> list[Tensor]:
     """Return the velocity of every parameter, in the order of the parameters; zeros where none is given."""
     if velocities is None:
-        return [torch.zeros_like(tensor) for p in params for tensor in p.values()]
+        return [torch.zeros_like(t, memory_format=torch.contiguous_format) for p in params for t in p.values()]
     return [velocity[name] for p, velocity in zip(params, velocities, strict=True) for name in p]
 
 
@@ -256,8 +278,9 @@ def train_heads(
 
     def loss(step: tuple[int, Tensor], heads: Params) -> Tensor:
         number, batch = step
-        seen = drop(features[batch], network.dropout, supervision.key, number)
-        return supervision.loss(network.logits(heads, seen, training=True), batch)
+        moment = supervision.key, number
+        seen = drop(features[batch], network.dropout, *moment)
+        return supervision.loss(network.logits(heads, seen, training=True, moment=moment), batch)
 
     return descend([heads], loss, supervision.steps, supervision.sgd, _alone(anchor), _alone(velocity))[0]
 
@@ -276,9 +299,10 @@ def train_extractor(
 
     def loss(step: tuple[int, Tensor], parameters: Params) -> Tensor:
         number, batch = step
-        features = network.embed(parameters | statistics, inputs[batch], training=True)
-        features = drop(features, network.dropout, supervision.key, number)
-        return supervision.loss(network.logits(heads, features, training=True), batch)
+        moment = supervision.key, number
+        features = network.embed(parameters | statistics, inputs[batch], training=True, moment=moment)
+        features = drop(features, network.dropout, *moment)
+        return supervision.loss(network.logits(heads, features, training=True, moment=moment), batch)
 
     found = descend([parameters], loss, supervision.steps, supervision.sgd, _alone(anchor), _alone(velocity))[0]
     return found | statistics
@@ -301,9 +325,10 @@ def train_model(
 
     def loss(step: tuple[int, Tensor], parameters: Params, heads: Params) -> Tensor:
         number, batch = step
-        features = network.embed(parameters | statistics, inputs[batch], training=True)
-        features = drop(features, network.dropout, supervision.key, number)
-        return supervision.loss(network.logits(heads, features, training=True), batch)
+        moment = supervision.key, number
+        features = network.embed(parameters | statistics, inputs[batch], training=True, moment=moment)
+        features = drop(features, network.dropout, *moment)
+        return supervision.loss(network.logits(heads, features, training=True, moment=moment), batch)
 
     parameters, heads = descend([parameters, heads], loss, supervision.steps, supervision.sgd, anchor, velocity)
     return parameters | statistics, heads

@@ -7,8 +7,9 @@ from hcfl.core.local_plan import Job, Trained, train
 from hcfl.core.setting import RoundTask
 from hcfl.core.state import ClientState, Update
 from hcfl.engines.batched_training import train_together
+from hcfl.engines.drawing import one_by_one
 from hcfl.engines.recorded import Recorder
-from hcfl.engines.stacked import one_by_one, stacked
+from hcfl.engines.stacked import stacked
 from hcfl.models import Network
 
 
@@ -27,6 +28,6 @@ class Batched:
 
     def train(self, network: Network, job: Job) -> Trained:
         """Train all clients' models together; layers that draw random numbers take one client after another."""
-        if one_by_one(network):
+        if one_by_one(network, job.data.inputs):
             return train(network, job)
         return train_together(stacked(network, self.compiled), job, self.recorder)

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from hcfl.core.local_plan import Job, Phase, Trained
-from hcfl.core.sgd import Batches, LocalSGD, clip_factor, epoch_means, trained_parts
+from hcfl.core.sgd import Batches, LocalSGD, clip_factor, epoch_means, move, trained_parts
 from hcfl.engines.recorded import Batch, Held, Recorder
 from hcfl.engines.stacked import Stacked
 from hcfl.errors import InputError
@@ -200,22 +200,8 @@ def _move(
 
         descend(values, velocities, slopes, targets, idle, sgd.lr, sgd.momentum, sgd.weight_decay, sgd.proximal)
         return
-    slopes = [slope.contiguous() for slope in slopes]
     kept = [(tensor, tensor[idle]) for tensor in (*values, *velocities)] if idle.any() else []
-    if sgd.proximal:
-        torch._foreach_add_(slopes, list(torch._foreach_sub(values, targets)), alpha=sgd.proximal)
-    torch._fused_sgd_(
-        values,
-        slopes,
-        velocities if sgd.momentum else [],
-        weight_decay=sgd.weight_decay,
-        momentum=sgd.momentum,
-        lr=sgd.lr,
-        dampening=0.0,
-        nesterov=False,
-        maximize=False,
-        is_first_step=False,
-    )
+    move(values, velocities, slopes, targets, sgd)
     for tensor, before in kept:
         tensor[idle] = before
 
@@ -337,8 +323,9 @@ def _train_heads(
     network = stacked.network
 
     def loss(held: Held, batch: Batch, _: Tensor | None) -> Tensor:
-        seen = drop(batch["inputs"], network.dropout, batch["keys"], batch["number"])
-        return _weighted(network.task, stacked.logits(held["heads"], seen), batch)
+        moment = batch["keys"], batch["number"]
+        seen = drop(batch["inputs"], network.dropout, *moment)
+        return _weighted(network.task, stacked.logits(held["heads"], seen, moment), batch)
 
     velocity = None if rows.velocity is None else rows.velocity.map(torch.clone)
     held = _held(
@@ -364,9 +351,10 @@ def _train_rows(stacked: Stacked, job: Job, rows: Rows, recorder: Recorder | Non
         velocity = {"extractor": _each(rows.velocity.extractors), "heads": rows.velocity.heads}
 
     def loss(held: Held, batch: Batch, some: Tensor | None) -> Tensor:
-        features = stacked.embed(held["extractor"], held["statistics"], batch["inputs"], batch["share"], some)
-        seen = drop(features, network.dropout, batch["keys"], batch["number"])
-        return _weighted(network.task, stacked.logits(held["heads"], seen), batch)
+        moment = batch["keys"], batch["number"]
+        features = stacked.embed(held["extractor"], held["statistics"], batch["inputs"], batch["share"], moment, some)
+        seen = drop(features, network.dropout, *moment)
+        return _weighted(network.task, stacked.logits(held["heads"], seen, moment), batch)
 
     trained = ("extractor",) if _heads_first(job) else ("extractor", "heads")
     start, anchors = (

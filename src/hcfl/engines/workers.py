@@ -14,10 +14,10 @@ from time import perf_counter
 
 import torch
 
-from hcfl import rng
 from hcfl.core.client import take_part
 from hcfl.core.setting import RoundTask
 from hcfl.core.state import ClientState, Update
+from hcfl.engines.drawing import one_by_one
 from hcfl.models import Network
 from hcfl.models.precision import threads
 
@@ -107,14 +107,7 @@ def _copy(network: Network) -> Network:
 
 def _can_run_together(task: RoundTask) -> bool:
     """Whether a client's training draws no number from torch's own generator, which all threads share."""
-    setting = task.setting
-    network, data = setting.network, setting.federation.local_data(task.participants[:1])
-    if network.frozen or len(data) < 2:
+    network = task.setting.network
+    if network.frozen:
         return False  # a backbone is shared by all models, and may be too large to copy
-    with rng.scoped(setting.seed, "draws"):
-        before = torch.get_rng_state()
-        extractor = {name: tensor.clone() for name, tensor in task.broadcast.ensemble.extractor(0).items()}
-        features = network.embed(extractor, data.inputs[:2], training=True)
-        outputs = network.logits(task.broadcast.ensemble.heads, features, training=True)
-        network.task.loss(outputs, data.answers[:2])
-        return torch.equal(before, torch.get_rng_state())
+    return not one_by_one(network, task.setting.federation.local_data(task.participants[:1]).inputs)

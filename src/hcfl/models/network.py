@@ -11,6 +11,7 @@ from torch.func import functional_call, vmap
 from torch.nn.functional import linear
 
 from hcfl.errors import InputError
+from hcfl.models.dropout import BEGINNING, Dropout, Moment, at, dropout_layers, with_computed_masks
 from hcfl.models.tasks import CLASSES, Task
 from hcfl.own_code import described_error
 
@@ -26,7 +27,10 @@ Builder = Callable[[tuple[int, ...], int], Pair]
 
 @dataclass(frozen=True)
 class Network:
-    """The two modules as templates: of their own tensors, only the extractor's frozen ones are used."""
+    """The two modules as templates: of their own tensors, only the extractor's frozen ones are used.
+
+    Their dropout layers are ours, whose masks are computed (`dropout.py`).
+    """
 
     extractor: nn.Module
     head: nn.Module
@@ -34,6 +38,16 @@ class Network:
     """Whether the extractor computes in bfloat16; parameters, statistics, features and heads stay in float32."""
     task: Task = CLASSES
     """What its outputs mean."""
+
+    def __post_init__(self) -> None:
+        extractor, head = with_computed_masks(self.extractor, self.head)
+        object.__setattr__(self, "extractor", extractor)
+        object.__setattr__(self, "head", head)
+
+    @cached_property
+    def dropout_layers(self) -> tuple[tuple[Dropout, ...], tuple[Dropout, ...]]:
+        """Dropout layers of the extractor and of the head."""
+        return dropout_layers(self.extractor), dropout_layers(self.head)
 
     def autocast(self, device: torch.device) -> torch.autocast:
         """Return the context that the extractor computes in."""
@@ -107,15 +121,18 @@ class Network:
         """Whether heads are linear layers with a bias: several are then one product."""
         return type(self.head) is nn.Linear and "bias" in heads
 
-    def embed(self, extractor: Params, inputs: Tensor, training: bool = False) -> Tensor:
+    def embed(self, extractor: Params, inputs: Tensor, training: bool = False, moment: Moment = BEGINNING) -> Tensor:
         """Z = φ(x), (samples, features). In training mode running statistics in `extractor` are updated in place."""
         self.set_mode(self.extractor, training)
-        with self.autocast(inputs.device):
+        with self.autocast(inputs.device), at(self.dropout_layers[0], moment):
             features: Tensor = functional_call(self.extractor, extractor, (inputs,))
         return features.float() if features.dtype == torch.bfloat16 else features
 
-    def logits(self, heads: Params, features: Tensor, training: bool = False) -> Tensor:
-        """Logits of all heads from the same features, (samples, heads, classes), as one product."""
+    def logits(self, heads: Params, features: Tensor, training: bool = False, moment: Moment = BEGINNING) -> Tensor:
+        """Logits of all heads from the same features, (samples, heads, classes), as one product.
+
+        Dropout layers in heads drop the same in all of them.
+        """
         if self.plain_head(heads):
             weight, bias = heads["weight"], heads["bias"]
             return linear(features, weight.flatten(0, 1), bias.flatten()).view(-1, *bias.shape)
@@ -126,7 +143,8 @@ class Network:
             out: Tensor = functional_call(self.head, params, (features,))
             return out
 
-        logits: Tensor = vmap(one_head, out_dims=1, randomness="different")(heads)
+        with at(self.dropout_layers[1], moment):
+            logits: Tensor = vmap(one_head, out_dims=1, randomness="different")(heads)
         return logits
 
 

@@ -53,7 +53,8 @@ def cnn(shape: tuple[int, ...], classes: int, channels: Sequence[int] = (32, 64,
     check_image("cnn", shape)
     layers: list[nn.Module] = [AxisToFront()]
     for before, after in pairwise([shape[-1], *channels]):
-        layers += [nn.Conv2d(before, after, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2, ceil_mode=True)]
+        # The activation does not change which value is the largest, so it comes after pooling, on a quarter as many.
+        layers += [nn.Conv2d(before, after, 3, padding=1), nn.MaxPool2d(2, ceil_mode=True), nn.ReLU()]
     return nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten()), nn.Linear(channels[-1], classes)
 
 
@@ -63,7 +64,7 @@ def cnn1d(shape: tuple[int, ...], classes: int, channels: Sequence[int] = (32, 6
         raise InputError(f"model.name = cnn1d: reads series (T, D), but the inputs have shape {shape}")
     layers: list[nn.Module] = [AsOneRow()]
     for before, after in pairwise([shape[-1], *channels]):
-        # The activation does not change which value is the largest, so it comes after pooling, on half as many.
+        # After pooling, as in `cnn`.
         layers += [RowConvolution(before, after, 5), nn.MaxPool2d((1, 2), ceil_mode=True), nn.ReLU()]
     return nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten()), nn.Linear(channels[-1], classes)
 

@@ -8,6 +8,7 @@ from hcfl.config import Config, TrainingConfig
 from hcfl.core.setting import Engine
 from hcfl.data.readers import cache
 from hcfl.engines import Batched, Private, Sequential
+from hcfl.engines.kept_memory import keep_memory
 from hcfl.engines.recorded import Recorder
 from hcfl.engines.workers import Workers
 from hcfl.errors import InputError
@@ -25,7 +26,7 @@ COMPILED_ROUNDS = 20
 def chosen_engine(config: Config, network: Network, device: torch.device) -> tuple[str, bool]:
     """Return the engine and whether it compiles the network: on a CPU, only small dense networks gain from batching.
 
-    Networks that we have kernels for are fast on a GPU without it.
+    Networks that we have kernels for are fast on a GPU without it; masks of dropout layers cannot be compiled.
     """
     parameters = [] if network.fixed else list(network.extractor.parameters())
     dense = all(parameter.ndim <= 2 for parameter in parameters)
@@ -35,8 +36,12 @@ def chosen_engine(config: Config, network: Network, device: torch.device) -> tup
     can = engine == "batched" and device.type == "cuda"
     if config.compile and not can:
         raise InputError(f"compile = true: is for the batched engine on a GPU, not for {engine} on {device.type}")
+    dropping = bool(network.dropout_layers[0])
+    if config.compile and dropping:
+        raise InputError("compile = true: masks of dropout layers, which the extractor has, cannot be compiled")
     wanted = (
         not dense
+        and not dropping
         and config.training.rounds >= COMPILED_ROUNDS
         and not (has_kernels(network.extractor) and kernels.available())
     )
@@ -77,6 +82,8 @@ def plain_engine(config: Config) -> Sequential | Batched:
     On a CPU, clients that train one after another do so side by side, in as many threads as there are, if that is
     faster. On a GPU, training steps of all clients at once are recorded unless the network is compiled.
     """
+    if config.device == "cpu":
+        keep_memory()
     if config.engine == "sequential":
         return Sequential(Workers(config.threads or 1) if config.device == "cpu" else None)
     return batched(config)

@@ -23,7 +23,7 @@ from hcfl.core.setting import Engine, RoundTask, Setting
 from hcfl.core.state import RunState
 from hcfl.data.client_rows import ClientRows
 from hcfl.data.readers import cache
-from hcfl.engines.stacked import draws
+from hcfl.engines.drawing import drawing_layers
 from hcfl.models.precision import threads
 from hcfl.runs import memory_estimate
 from hcfl.runs.engine_choice import plain_engine
@@ -76,7 +76,9 @@ def overruled(asked: Config, config: Config, setting: Setting, state: RunState) 
 
     parts = network, setting.method, setting.federation
     possible = [way for way in ways(asked, usual) if way == usual or memory_estimate.fits(*parts, with_(way))]
-    if config.device != "cpu" or len(possible) < 2 or network.frozen or draws(network):
+    if config.device != "cpu" or len(possible) < 2 or network.frozen:
+        return config, ()
+    if drawing_layers(network, setting.federation.shape, setting.federation.scaling.dtype):
         return config, ()
 
     def tried() -> cache.Entry:

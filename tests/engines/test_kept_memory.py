@@ -1,0 +1,58 @@
+"""Memory that training frees is kept for the next step."""
+
+import os
+import platform
+import subprocess
+import sys
+
+import pytest
+
+from hcfl.config import from_flat
+from hcfl.engines import kept_memory
+from hcfl.runs import engine_choice
+
+STEPS = """
+import resource, sys, torch
+from hcfl.engines.kept_memory import keep_memory
+kept = keep_memory() if sys.argv[1] == "keep" else False
+
+def step():
+    return [torch.zeros(1 << 21) for _ in range(4)]  # 8 MB each
+
+step()
+step()
+before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+for _ in range(5):
+    step()
+print(kept, resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
+"""
+
+
+def faults(how: str, **variables: str) -> tuple[str, int]:
+    """How many pages the system had to give a process that takes five steps after two."""
+    command = [sys.executable, "-c", STEPS, how]
+    done = subprocess.run(command, env={**os.environ, **variables}, capture_output=True, text=True, check=True)
+    kept, number = done.stdout.split()
+    return kept, int(number)
+
+
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="the C library has no such setting")
+def test_steps_reuse_memory_instead_of_asking_the_system_again():
+    kept, few = faults("keep")
+    _, many = faults("leave")
+    assert kept == "True"
+    assert 10 * few < many, "a step has 8,192 pages of 4 KB"
+
+
+def test_who_chose_by_the_environment_is_left_alone(monkeypatch):
+    monkeypatch.setenv("MALLOC_TRIM_THRESHOLD_", "1")
+    assert not kept_memory.keep_memory()
+
+
+@pytest.mark.parametrize("engine", ["sequential", "batched"])
+def test_engines_on_a_cpu_keep_it(engine, monkeypatch):
+    asked = []
+    monkeypatch.setattr(engine_choice, "keep_memory", lambda: asked.append(1))
+    engine_choice.plain_engine(from_flat(method="fedavg", engine=engine, device="cpu"))
+    engine_choice.plain_engine(from_flat(method="fedavg", engine=engine, device="cuda"))
+    assert asked == [1]
