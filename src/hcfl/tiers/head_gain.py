@@ -215,6 +215,9 @@ class Gain:
     """(clients,)."""
     loss: float
     """The clients' mean loss with one head."""
+    repeated: float
+    """By how much the groups that one half of the samples proposes make all of the other half likelier: the logarithm,
+    and the smaller of both ways."""
 
     @property
     def share(self) -> float:
@@ -230,12 +233,13 @@ def cross_fitted(known: Measured, propose: Proposal) -> Gain:
 def gain_by(known: Measured, first: Tensor, second: Tensor) -> Gain:
     """Return the gain by two cuts (clients,): `first` on the second half of the samples, `second` on the first half."""
     everyone = torch.ones(1, len(known.all.means), dtype=torch.bool)
-    found, losses = [], []
+    found, losses, sums = [], [], []
     for cut, unseen in zip((first, second), known.halves[::-1], strict=True):
         scores = Heads.of(known.all, torch.cat([halved(cut), everyone])).log_likelihood(unseen)
         found.append(scores.gather(1, cut.long().unsqueeze(1))[:, 0] - scores[:, 2])
         losses.append(-float(scores[:, 2].mean()))
-    return Gain(torch.stack(found).mean(dim=0), sum(losses) / 2)
+        sums.append(float(found[-1] @ unseen.samples.sum(dim=1)))
+    return Gain(torch.stack(found).mean(dim=0), sum(losses) / 2, min(sums))
 
 
 def chance(gain: Tensor) -> float:
