@@ -177,14 +177,15 @@ def numbers(slopes, seed=0, each=24, noise=1.0) -> Participants:
         weights=torch.ones(len(slopes)),
         prototypes=prototypes(inputs.flatten(0, 1), bins, 5, segments),
         halves=half_prototypes(inputs.flatten(0, 1), bins, 5, segments),
-        binned=True,
         round=1,
     )
 
 
-def test_a_contradiction_of_numbers_must_repeat_in_samples_that_did_not_propose_it():
+def test_a_contradiction_must_repeat_in_samples_that_did_not_propose_it():
     weak = [numbers([[0.4, 0.3, 0.0, 0.0]] * 30, seed) for seed in range(6)]
-    assert sum(bool(decide(replace(seen, binned=False)).splits) for seen in weak) >= 3, "noise looks like contradictions"
+    rule, occupied = SplitOnContradiction(), torch.ones(1, dtype=torch.bool)
+    found = [rule.decide(seen, ConflictDistance().between(seen), occupied) for seen in weak]
+    assert sum(bool(one.splits) for one in found) >= 3, "noise looks like contradictions"
     assert not any(decide(seen).splits for seen in weak)
     slope = [2.0, 0.0, 0.0, 0.0]
     (split,) = decide(numbers([slope] * 3 + [[-2.0, 0.0, 0.0, 0.0]] * 3, noise=0.1)).splits
@@ -199,8 +200,8 @@ def test_groups_repeat_where_both_halves_say_so():
     assert gain_by(two, second, second).repeated > 15
     assert gain_by(two, second, wrong).repeated < 0
     assert gain_by(two, wrong, second).repeated < 0
-    each = 30 * gain_by(two, second, second).each.sum()  # 60 samples of each client, half of them unseen
-    assert gain_by(two, second, second).repeated == pytest.approx(float(each), rel=0.2)
+    both = 30 * gain_by(two, second, second).each.sum()  # 60 samples of each client; half of them are unseen each time
+    assert gain_by(two, second, second).repeated < float(both), "the smaller of both ways"
 
 
 def test_both_parts_must_gain():

@@ -273,7 +273,6 @@ def _participants(
         weights=state.weights[ids, members].to(next(iter(received.heads.values())).device),
         prototypes=update.prototypes,
         constant=network.task.constant,
-        binned=network.task.name != "classification",
         halves=update.halves,
         updates=own_updates(network, received, update, members) if "updates" in needs else None,
         whole_updates=whole_updates(network, received, update, members) if "whole updates" in needs else None,

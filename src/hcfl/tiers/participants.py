@@ -55,8 +55,6 @@ class Participants:
     """Of features, or, where a distance asks for them, of features' norms."""
     constant: bool = False
     """Whether cosines of prototypes are those of (features, 1), as the task says (`Task.constant`)."""
-    binned: bool = False
-    """Whether the classes of prototypes are bins: quantiles of numbers, or label sets."""
     halves: Prototypes | None = None
     """Of the first half of the samples of each class."""
     updates: Tensor | None = None

@@ -60,10 +60,10 @@ class SplitOnGain:
     - **Gain**: held-out likelihood of two heads against one (`head_gain`), tested over clients in the first five rounds
       and then in every fifth. `level` is the probability that this test splits anything in a run although nothing
       differs: it is divided among these rounds, and in each among the cuts looked at.
-    - **Contradiction**, by `rho`, as in `SplitOnContradiction`: it sees relabelled classes with few clients, too. Bins
-      of numbers, and label sets, look alike by nature, and the prototype of a middle bin may point anywhere. So there a
-      contradiction must also repeat: groups that one half of all samples proposes must make the other half likelier,
-      1/`level` to 1, divided among rounds and clusters.
+    - **Contradiction**, by `rho`, as in `SplitOnContradiction`: it sees relabelled classes with few clients, too. With
+      few samples, and for bins of numbers, whose prototypes lie on a line, noise looks like a contradiction. So it must
+      also repeat: groups that one half of all samples proposes must make the other half likelier, 1/`level` to 1,
+      divided among rounds and clusters.
 
     What was split is merged only on evidence: where the prototypes do not contradict each other by ρ/2, and more of the
     same clients lose than gain by two heads. (While φ learns to see both parts alike, the gain shrinks, and one head is
@@ -115,11 +115,9 @@ class SplitOnGain:
         return self.level / (look * (look + 1) * looked_at)
 
     def _repeats(self, participants: Participants, known: Measured) -> Callable[[Block], bool]:
-        """Whether samples that did not propose two groups of a cluster bear them out; classes need not say so."""
+        """Whether samples that did not propose two groups of a cluster bear them out."""
         needed = -log(self.threshold(max(participants.round, 1), len(set(participants.members.tolist()))))
-        return lambda block: (
-            not participants.binned or cross_fitted(known.of(block.rows), by_conflicts).repeated >= needed
-        )
+        return lambda block: cross_fitted(known.of(block.rows), by_conflicts).repeated >= needed
 
     def _split(self, participants: Participants, known: Measured, distance: Tensor, look: int) -> SplitDecision | None:
         """Find the cut with the smallest p-value among all clusters and sources."""
