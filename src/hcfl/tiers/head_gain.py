@@ -216,8 +216,9 @@ class Gain:
     loss: float
     """The clients' mean loss with one head."""
     repeated: float
-    """By how much the groups that one half of the samples proposes make all of the other half likelier: the logarithm,
-    and the smaller of both ways."""
+    """How much likelier the groups that one half of the samples proposes make all of the other half: the logarithm, and
+    the mean of both ways. Where nothing differs, it is above log(1/p) with a probability of about p at most, since a
+    likelihood ratio of samples that chose neither head is 1 on average (Wasserman, Ramdas & Balakrishnan, 2020)."""
 
     @property
     def share(self) -> float:
@@ -239,7 +240,7 @@ def gain_by(known: Measured, first: Tensor, second: Tensor) -> Gain:
         found.append(scores.gather(1, cut.long().unsqueeze(1))[:, 0] - scores[:, 2])
         losses.append(-float(scores[:, 2].mean()))
         sums.append(float(found[-1] @ unseen.samples.sum(dim=1)))
-    return Gain(torch.stack(found).mean(dim=0), sum(losses) / 2, min(sums))
+    return Gain(torch.stack(found).mean(dim=0), sum(losses) / 2, sum(sums) / 2)
 
 
 def chance(gain: Tensor) -> float:

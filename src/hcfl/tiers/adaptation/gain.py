@@ -24,7 +24,7 @@ from hcfl.tiers.adaptation.decision import (
 )
 from hcfl.tiers.adaptation.split import smaller_part
 from hcfl.tiers.conflict import Directions, contradictions, dissents
-from hcfl.tiers.cuts import SOURCES, by_conflicts
+from hcfl.tiers.cuts import SOURCES
 from hcfl.tiers.head_gain import (
     ClassMeans,
     Heads,
@@ -63,7 +63,7 @@ class SplitOnGain:
     - **Contradiction**, by `rho`, as in `SplitOnContradiction`: it sees relabelled classes with few clients, too. With
       few samples, and for bins of numbers, whose prototypes lie on a line, noise looks like a contradiction. So it must
       also repeat: groups that one half of all samples proposes must make the other half likelier, 1/`level` to 1,
-      divided among rounds and clusters.
+      divided among rounds, clusters and sources of cuts.
 
     What was split is merged only on evidence: where the prototypes do not contradict each other by ρ/2, and more of the
     same clients lose than gain by two heads. (While φ learns to see both parts alike, the gain shrinks, and one head is
@@ -116,8 +116,14 @@ class SplitOnGain:
 
     def _repeats(self, participants: Participants, known: Measured) -> Callable[[Block], bool]:
         """Whether samples that did not propose two groups of a cluster bear them out."""
-        needed = -log(self.threshold(max(participants.round, 1), len(set(participants.members.tolist()))))
-        return lambda block: cross_fitted(known.of(block.rows), by_conflicts).repeated >= needed
+        looked_at = len(SOURCES) * len(set(participants.members.tolist()))
+        needed = -log(self.threshold(max(participants.round, 1), looked_at))
+
+        def repeats(block: Block) -> bool:
+            inside = known.of(block.rows)
+            return any(cross_fitted(inside, propose).repeated >= needed for propose in SOURCES.values())
+
+        return repeats
 
     def _split(self, participants: Participants, known: Measured, distance: Tensor, look: int) -> SplitDecision | None:
         """Find the cut with the smallest p-value among all clusters and sources."""
