@@ -279,7 +279,7 @@ class ModelConfig(Section):
 class MethodConfig(Section):
     """A named method and its settings."""
 
-    name: str = Field("hcfl+(fedrc)", description="see `hcfl methods`")
+    name: str = Field("hcfl++", description="see `hcfl methods`")
     formulation: str | None = Field(
         None, description="replace tier 1: conditional, correlation, joint, or FILE.py:CLASS"
     )
