@@ -108,13 +108,9 @@ class PersonalParts:
     def _with_notes(self, setting: Setting, clients: Clients, noted: Sequence[Mapping[str, Tensor]]) -> Gains:
         """Return what all clients found: what they have noted; who has not trained on what it set aside scores now."""
         missing = torch.tensor([not mine for mine in noted])
-        if not bool(missing.any()):
-            return Gains.join([Gains(**mine) for mine in noted])
-        fresh = self.gains(setting, some_of(clients, missing))
-        if bool(missing.all()):
-            return fresh
-        late = iter(by_client(fresh))
-        return Gains.join([Gains(**(mine or next(late))) for mine in noted])
+        late = iter(by_client(self.gains(setting, some_of(clients, missing))) if bool(missing.any()) else ())
+        each = [mine or next(late) for mine in noted]
+        return Gains(**{name: torch.cat([mine[name] for mine in each]) for name in each[0]})
 
     def _tuning(self, setting: Setting) -> Tuning:
         return Tuning(setting.network, self.trainer, setting.sgd, self.start)
@@ -122,7 +118,8 @@ class PersonalParts:
 
 def by_client(gains: Gains) -> list[Mapping[str, Tensor]]:
     """Return what each client found, as it notes it."""
-    return [{name: table[[row]] for name, table in vars(gains).items()} for row in range(len(gains.samples))]
+    tables = {name: table for name, table in vars(gains).items() if table is not None}
+    return [{name: table[[row]] for name, table in tables.items()} for row in range(len(gains.samples))]
 
 
 def clients_of(task: RoundTask, data: LocalData) -> Clients:
@@ -147,13 +144,13 @@ def some_of(clients: Clients, which: Tensor) -> Clients:
     if bool(which.all()):
         return clients
     rows, samples = torch.nonzero(which).flatten(), clients.segments.each(which.unsqueeze(1))[:, 0]
-    at = samples.to(clients.group.log_probs.device)
+    at = samples.to(clients.group.features.device)
     return replace(
         clients,
         ids=[clients.ids[row] for row in rows.tolist()],
         data=clients.data.only(which),
         held=clients.held[samples],
-        group=Predictions(clients.group.log_probs[at], clients.group.features[at]),
+        group=Predictions(**{name: table[at] for name, table in vars(clients.group).items() if table is not None}),
         class_shares=clients.class_shares[rows],
         models=clients.models.map(lambda tensor: tensor[rows.to(tensor.device)]),
     )
