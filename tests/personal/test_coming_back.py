@@ -1,5 +1,6 @@
 """What clients set aside comes back into training, once they have noted what their candidates gain on it."""
 
+from dataclasses import replace
 from itertools import pairwise
 
 import numpy as np
@@ -26,7 +27,7 @@ from hcfl.runs import checkpoint
 from hcfl.runs.prepare import prepare
 from hcfl.tiers import Weights
 from hcfl.tiers.client_segments import Segments
-from helpers import blobs, setting
+from helpers import blobs, setting, start
 from interrupting import assert_same_end
 
 ALL, APART = [84, 8, 63, 63, 97], [67, 6, 50, 50, 78]
@@ -88,7 +89,7 @@ def test_a_client_notes_what_the_prior_gains_by_hand(shifted):
 
 
 @pytest.mark.parametrize("name", ["fedavg", "hcfl+(fedem)", "fedrep", "local"])
-def test_parts_are_chosen_by_the_notes_and_made_with_the_last_models(shifted, name, monkeypatch):
+def test_parts_are_chosen_by_what_was_noted_once(shifted, name):
     *_, second, third, fourth = history(shifted, name, 4, "head", after=2)
     for client in range(5):
         one, two = third.clients[client].noted, fourth.clients[client].noted
@@ -101,6 +102,21 @@ def test_parts_are_chosen_by_the_notes_and_made_with_the_last_models(shifted, na
     _, (measured, _) = played(shifted, name, 2, "head")
     assert measured.scores.kinds == fourth.scores.kinds
     assert not any(state.noted for state in second.clients.values())
+
+
+def test_notes_decide_and_not_what_the_last_models_gain(shifted):
+    """With other notes, clients choose otherwise: by hand, two of them half of the prior, and one a head."""
+    chosen, (state, _) = played(shifted, "fedavg", 3, "head", after=2)
+    wanted = {0: 1, 1: 0, 2: 3, 3: 1, 4: 0}
+    for client, column in wanted.items():
+        total = torch.full((1, 8), -10.0, dtype=torch.float64)
+        if column:
+            total[0, column - 1] = 10.0
+        noted = {"samples": torch.tensor([10.0], dtype=torch.float64), "total": total, "squares": total.square() / 9}
+        state.clients[client] = replace(state.clients[client], noted=noted)
+    scores, parts = chosen.personal.measure(chosen, state.server, state.clients, state.scores)
+    assert scores.kinds == ("prior", "none", "head", "prior", "none")
+    assert parts[2].weight is not None
 
 
 def test_who_does_not_take_part_in_the_choosing_round_notes_later_or_at_the_end(shifted):
@@ -138,10 +154,9 @@ def test_engines_agree(shifted, name, kind):
 
 
 def test_samples_that_come_back_begin_with_their_clients_weights():
-    method = build("hcfl+(fedem)")
-    chosen = setting(blobs_of_one(), method)
-    state = server.begin(method, prepared(blobs_of_one(), "hcfl+(fedem)")[1].server.ensemble, 1, 4)
-    clusters = len(state.clusters)
+    method, federation = build("hcfl+(fedem)", clusters=3), blobs_of_one()
+    chosen, clusters = setting(federation, method), 3
+    state = server.begin(method, start(federation, method)[1], 1, 4)
     client = torch.softmax(torch.arange(float(clusters)), dim=0).unsqueeze(0)
     sample = torch.softmax(torch.arange(3.0 * clusters).view(3, clusters).flip(1), dim=1)
     known = ClientState(0, state.clusters, Weights(client, sample))
