@@ -457,6 +457,12 @@ class PersonalConfig(Section):
         "proximal (whole model near the group's), mixture (of group and own), or auto: each client chooses by its own "
         "held-out training data",
     )
+    after: int | None = Field(
+        None,
+        ge=1,
+        description="the round after which clients choose their personal part and begin to train on the samples that "
+        "they set aside to choose by; default half of the rounds; if it is the last one, they never train on these",
+    )
     personal_every: int | None = Field(
         None, ge=1, description="rounds between two measurements of the personal part; default: only after the last"
     )
