@@ -72,6 +72,12 @@ def arrays_of(point: Point) -> dict[str, NDArray[Any]]:
     }
 
 
+def own_memory() -> int:
+    """Return the bytes of memory of this process that are not pages of files."""
+    lines = Path("/proc/self/status").read_text(encoding="ascii").splitlines()
+    return next(int(line.split()[1]) * 1024 for line in lines if line.startswith("RssAnon"))
+
+
 def measure_rounds(point: Point, number: int, threads: int, file: Path | None) -> dict[str, float]:
     """Build the federation and play; the first round warms up."""
     arrays = arrays_of(point) if file is None else {}
@@ -88,7 +94,8 @@ def measure_rounds(point: Point, number: int, threads: int, file: Path | None) -
     records = [record for _, record in rounds.play(prepared.setting, prepared.state, number)]
     assert {record.participants for record in records} == {point.participants}
     assert {record.clusters for record in records} == {point.clusters}
-    return {"build": built, "seconds": median([sum(record.seconds.values()) for record in records][1:])}
+    seconds = median([sum(record.seconds.values()) for record in records][1:])
+    return {"build": built, "seconds": seconds, "own": own_memory() / 2**20}
 
 
 def measure_distance(number: int, threads: int) -> dict[str, float]:
@@ -107,13 +114,7 @@ def measure_distance(number: int, threads: int) -> dict[str, float]:
         started = perf_counter()
         PrototypeDistance("ASCP").between(participants)
         seconds.append(perf_counter() - started)
-    return {"build": 0.0, "seconds": median(seconds[1:])}
-
-
-def own_memory() -> int:
-    """Return the bytes of memory of this process that are not pages of files."""
-    lines = Path("/proc/self/status").read_text(encoding="ascii").splitlines()
-    return next(int(line.split()[1]) * 1024 for line in lines if line.startswith("RssAnon"))
+    return {"build": 0.0, "seconds": median(seconds[1:]), "own": own_memory() / 2**20}
 
 
 def measure(task: Mapping[str, int], number: int, threads: int, folder: Path | None) -> dict[str, float]:
@@ -154,7 +155,7 @@ def main() -> None:
         else:
             found = measure_distance(options.rounds, options.threads)
         peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
-        print(json.dumps({**found, "peak": peak, "own": own_memory() / 2**20}))
+        print(json.dumps({**found, "peak": peak}))
         return
 
     ratios = []

