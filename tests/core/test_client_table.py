@@ -1,6 +1,6 @@
 """The table of clients' states is the dictionary that it stands for, whatever its blocks are."""
 
-from dataclasses import replace
+from dataclasses import fields, replace
 
 import numpy as np
 import pytest
@@ -20,7 +20,8 @@ def state(draw, round_, clusters=(0, 1), sampled=True, kept=False):
     """A state whose numbers nobody else has."""
     samples = draw.integers(0, 4)
     weights = Weights(torch.rand(1, len(clusters)), torch.rand(samples, len(clusters)) if sampled else None)
-    return ClientState(round_, clusters, weights, model(float(round_)) if kept else None)
+    noted = {"head": torch.rand(2)} if kept else {}
+    return ClientState(round_, clusters, weights, model(float(round_)) if kept else None, noted=noted)
 
 
 def same_state(one, two):
@@ -30,6 +31,8 @@ def same_state(one, two):
         assert (mine is None) == (theirs is None)
         assert mine is None or torch.equal(mine, theirs)
     assert one.own is two.own
+    assert one.noted.keys() == two.noted.keys()
+    assert all(torch.equal(tensor, two.noted[name]) for name, tensor in one.noted.items())
     assert one.velocity is two.velocity
 
 
@@ -64,6 +67,11 @@ def test_it_is_the_dictionary_of_the_newest_states():
         assert rows <= 2 * live, "stale rows are dropped"
     same_table(ClientTable.of(expected), expected)
     same_table(ClientTable.of_blocks(table.blocks), expected)
+
+
+def test_a_block_has_all_that_a_client_keeps():
+    kept = {field.name for field in fields(ClientState)} - {"round"}
+    assert kept == {field.name for field in fields(Block)} - {"clients", "rounds", "samples"}
 
 
 def test_a_table_stays_what_it_was():
@@ -122,8 +130,9 @@ def test_the_digest_is_of_everything():
         block(own=(model(1.0), None)),
         block(velocity=(model(1.0), None)),
         block(own=(None, model(1.0))),
+        block(noted=({}, {"head": torch.ones(1)})),
     ]
-    assert len({one.digest for one in (block(), *others)}) == 9
+    assert len({one.digest for one in (block(), *others)}) == 10
     assert block().digest == block().digest
 
 
@@ -142,6 +151,7 @@ def test_the_digest_is_of_everything():
         {"weights": Weights(torch.ones(2, 1), components=torch.ones(1, 1, 1))},
         {"own": (None,)},
         {"velocity": (None,) * 3},
+        {"noted": ({},)},
         {"clients": torch.tensor([], dtype=torch.int64), "rounds": torch.tensor([], dtype=torch.int64)},
     ],
 )

@@ -21,6 +21,9 @@ from hcfl.core.state import ClientState
 from hcfl.models.ensemble import Ensemble
 from hcfl.tiers import Weights
 
+Noted = tuple[Mapping[str, Tensor], ...]
+"""What each client noted; nothing where no client did."""
+
 Models = tuple[Ensemble | None, ...]
 """One client's models after another's; nothing where no client has any. They are not put into one tensor: they are
 large, and stay where they are."""
@@ -40,6 +43,7 @@ class Block:
     """(rows,): how many rows of `weights.sample` are each client's, where there are some."""
     own: Models = ()
     velocity: Models = ()
+    noted: Noted = ()
 
     def __post_init__(self) -> None:
         """Refuse columns that do not fit each other: blocks are read from files."""
@@ -51,7 +55,7 @@ class Block:
             and bool((self.clients.diff() > 0).all())
             and len(weights.client) == rows
             and (weights.components is None or len(weights.components) == rows)
-            and {len(self.own), len(self.velocity)} <= {0, rows}
+            and {len(self.own), len(self.velocity), len(self.noted)} <= {0, rows}
         )
         if samples is not None and weights.sample is not None:
             fits = fits and samples.shape == (rows,) and samples.dtype == torch.int64
@@ -73,6 +77,7 @@ class Block:
             torch.tensor(lengths) if lengths else None,
             _models([state.own for state in each]),
             _models([state.velocity for state in each]),
+            _noted([state.noted for state in each]),
         )
 
     def joined(self, other: "Block") -> "Block":
@@ -87,12 +92,13 @@ class Block:
             torch.cat(samples) if samples else None,
             self._beside(self.own, other, other.own),
             self._beside(self.velocity, other, other.velocity),
+            _noted([*(self.noted or ({},) * len(self.clients)), *(other.noted or ({},) * len(other.clients))]),
             clients.argsort(),
         )
 
     def rows(self, at: Tensor) -> "Block":
         """Return some rows, in this order."""
-        columns = (self.clients, self.rounds, self.weights, self.samples, self.own, self.velocity)
+        columns = (self.clients, self.rounds, self.weights, self.samples, self.own, self.velocity, self.noted)
         return _rows(self.clusters, *columns, at)
 
     def state(self, row: int) -> ClientState:
@@ -102,10 +108,10 @@ class Block:
             end = int(self._ends[row])
             sample = sample[end - int(self._sizes[row]) : end]
         components = None if weights.components is None else weights.components[row : row + 1]
-        kept = [models[row] if models else None for models in (self.own, self.velocity)]
-        return ClientState(
-            int(self._rounds[row]), self.clusters, Weights(weights.client[row : row + 1], sample, components), *kept
-        )
+        mine = Weights(weights.client[row : row + 1], sample, components)
+        own, velocity = (models[row] if models else None for models in (self.own, self.velocity))
+        noted = self.noted[row] if self.noted else {}
+        return ClientState(int(self._rounds[row]), self.clusters, mine, own, velocity, noted)
 
     def find(self, clients: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """Return which of some clients have a row, as positions, and their rows."""
@@ -127,9 +133,9 @@ class Block:
 
     @cached_property
     def digest(self) -> str:
-        """SHA-256 of all columns: what names the block on disk."""
+        """SHA-256 of all columns: what names the block on disk. A column without anything does not count."""
         tree, tensors = flatten(self)
-        found = sha256(repr(tree).encode())
+        found = sha256(repr({name: part for name, part in tree.items() if part not in (None, [])}).encode())
         for tensor in tensors.values():
             found.update(tensor.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy().data)
         return found.hexdigest()
@@ -169,6 +175,7 @@ def _rows(
     samples: Tensor | None,
     own: Models,
     velocity: Models,
+    noted: Noted,
     at: Tensor,
 ) -> Block:
     """Return some rows of these columns, in this order, as a block."""
@@ -178,12 +185,18 @@ def _rows(
         first = torch.repeat_interleave(samples.cumsum(0)[at] - sizes - (sizes.cumsum(0) - sizes), sizes)
         sample = sample[first + torch.arange(len(first))]
     components = None if weights.components is None else weights.components[at]
-    kept = (_models([models[row] for row in at.tolist()]) if models else () for models in (own, velocity))
-    return Block(clusters, clients[at], rounds[at], Weights(weights.client[at], sample, components), sizes, *kept)
+    mine, speed = (_models([models[row] for row in at.tolist()]) if models else () for models in (own, velocity))
+    chosen = Weights(weights.client[at], sample, components)
+    told = _noted([noted[row] for row in at.tolist()]) if noted else ()
+    return Block(clusters, clients[at], rounds[at], chosen, sizes, mine, speed, told)
 
 
 def _models(each: Sequence[Ensemble | None]) -> Models:
     return tuple(each) if any(models is not None for models in each) else ()
+
+
+def _noted(each: Sequence[Mapping[str, Tensor]]) -> Noted:
+    return tuple(each) if any(each) else ()
 
 
 def _form(clusters: tuple[int, ...], weights: Weights) -> tuple[object, ...]:
