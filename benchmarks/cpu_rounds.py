@@ -1,12 +1,14 @@
-"""CPU time and wall time of single rounds: 1-D convolutions, and very many participants.
+"""CPU time, wall time and page faults of single rounds: convolutions, and very many participants.
 
 python benchmarks/cpu_rounds.py series                                   # 36 clients × 100 windows, cnn1d, FedAvg
+python benchmarks/cpu_rounds.py images --clients 4                       # 450 images each, cnn, FedAvg, batch 50
 python benchmarks/cpu_rounds.py participants --method hcfl++ --clients 10000   # 3 vectors each, MLP 32-64-10
 
 CPU time changes little with what else the machine does; it is that of all threads.
 """
 
 import argparse
+import resource
 from functools import partial
 from time import perf_counter, process_time
 
@@ -32,6 +34,20 @@ def series(method: str, clients: int, engine: str, number: int | None) -> Prepar
     return prepare(from_flat(method=method, model="cnn1d", engine=engine, threads=number), federation)
 
 
+def images(method: str, clients: int, engine: str, number: int | None) -> Prepared:
+    """Prepare clients that each hold 450 random images of 32 × 32 × 3."""
+    draw, amount = np.random.default_rng(0), 450 * clients
+    x, y = draw.integers(0, 256, (amount, 32, 32, 3), dtype=np.uint8), draw.integers(0, 10, amount)
+    federation = Federation.from_arrays(x, y, client=np.arange(clients).repeat(450))
+    settings = {"model": "cnn", "batch": 50, "epochs": 1, "engine": engine, "threads": number}
+    return prepare(from_flat(method=method, **settings), federation)
+
+
+def faults() -> int:
+    """Return how many pages of memory the system gave this process, each filled with zeros."""
+    return resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+
+
 def participants(method: str, clients: int, engine: str, number: int | None) -> Prepared:
     """Prepare clients in three concepts that each hold 3 vectors, all of which take part in every round."""
     draw, concept = np.random.default_rng(0), np.arange(clients) % CONCEPTS
@@ -49,24 +65,26 @@ def participants(method: str, clients: int, engine: str, number: int | None) -> 
 def main() -> None:
     """Print a line for each round."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("work", choices=("series", "participants"))
+    parser.add_argument("work", choices=("series", "images", "participants"))
     parser.add_argument("--method", default="fedavg")
     parser.add_argument("--clients", type=int, default=36)
     parser.add_argument("--engine", default="auto")
     parser.add_argument("--threads", type=int)
     parser.add_argument("--rounds", type=int, default=3)
     options = parser.parse_args()
-    build = series if options.work == "series" else participants
+    build = {"series": series, "images": images, "participants": participants}[options.work]
     torch.set_num_threads(options.threads or torch.get_num_threads())
     prepared = build(options.method, options.clients, options.engine, options.threads)
-    config, began, wall = prepared.config, process_time(), perf_counter()
+    config, began, wall, pages = prepared.config, process_time(), perf_counter(), faults()
     print(f"{options.method}, {options.clients} clients, {config.engine} with {config.threads} threads")
     with threads(config.threads):
         for _, record in rounds.play(prepared.setting, prepared.state, options.rounds):
             phases = ", ".join(f"{phase} {seconds:.2f}" for phase, seconds in record.seconds.items())
             cpu, whole = process_time() - began, perf_counter() - wall
-            print(f"round {record.round}: CPU {cpu:.1f} s, wall {whole:.1f} s ({phases})")
-            began, wall = process_time(), perf_counter()
+            print(
+                f"round {record.round}: CPU {cpu:.1f} s, wall {whole:.1f} s ({phases}), {faults() - pages} page faults"
+            )
+            began, wall, pages = process_time(), perf_counter(), faults()
 
 
 if __name__ == "__main__":
