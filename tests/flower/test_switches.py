@@ -33,7 +33,9 @@ SWITCHES = {
 }
 
 
-@pytest.mark.parametrize("switch", SWITCHES)
+@pytest.mark.parametrize(
+    "switch", [pytest.param(name, marks=[pytest.mark.slow] * (name == "dropout")) for name in SWITCHES]
+)
 def test_a_switch_is_the_same_there(switch, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     x, y = pictures(60), np.arange(60) % 3
