@@ -14,7 +14,8 @@ from torch.testing import assert_close
 
 import hcfl
 from hcfl.data import Federation
-from hcfl.models import IMAGE_NETWORKS, MODELS, Network, check_pair, parameters_of, write_out
+from hcfl.errors import InputError
+from hcfl.models import IMAGE_NETWORKS, MODELS, Network, check_pair, drop, parameters_of, write_out
 from hcfl.models.ensemble import stack
 from hcfl.models.layers import Convolution
 
@@ -144,17 +145,44 @@ def test_weights_are_drawn_as_in_the_originals():
         assert float(head.weight.detach().std()) == pytest.approx(1 / sqrt(3 * head.in_features), rel=0.05)
 
 
-@pytest.mark.parametrize("classes", [10, 100, 200])
+@pytest.mark.parametrize("stem", ["original", "small"])
 @pytest.mark.parametrize("name", NAMES)
-def test_the_first_loss_is_that_of_a_guess(name, classes, tmp_path):
+def test_the_first_loss_is_that_of_a_guess(name, stem, tmp_path):
+    """With and without published weights, dropout and batch normalisation."""
     torch.manual_seed(0)
-    save_file(drawn(name).state_dict(), tmp_path / "published.safetensors")
+    save_file(drawn(name, small=stem == "small").state_dict(), tmp_path / "published.safetensors")
+    x = torch.randn(64, 32, 32, 3)
+    published = {"pretrained": str(tmp_path / "published.safetensors")}
+    for options in ({}, {"dropout": 0.2}, {"norm": "group"}, published, published | {"dropout": 0.2}):
+        for classes in (10, 100, 200):
+            extractor, head = IMAGE_NETWORKS[name]((32, 32, 3), classes, stem=stem, **options)
+            if classes == 10:  # the extractor is drawn alike whatever the head
+                with torch.no_grad():
+                    features = extractor.train()(x)
+            with torch.no_grad():
+                seen = drop(features, extractor.feature_dropout, 7, 0)
+                loss = -float(head(seen).log_softmax(dim=1).mean())  # of every label once
+            assert loss == pytest.approx(log(classes), abs=0.5), (options, classes)
+
+
+@pytest.mark.parametrize("classes", [10, 100, 200])
+def test_the_first_loss_of_the_small_networks_too(classes):
+    torch.manual_seed(0)
     x, y = torch.randn(64, 32, 32, 3), torch.randint(classes, (64,))
-    for pretrained in ("none", str(tmp_path / "published.safetensors")):
-        extractor, head = IMAGE_NETWORKS[name]((32, 32, 3), classes, pretrained=pretrained)
+    of_images = [name for name in MODELS if name not in NAMES and reads_images(name)]
+    assert of_images == ["mlp", "cnn"]
+    for name in of_images:
+        extractor, head = MODELS[name]((32, 32, 3), classes)
         with torch.no_grad():
-            loss = float(cross_entropy(head(extractor.train()(x)), y))
-        assert loss == pytest.approx(log(classes), abs=0.5)
+            assert float(cross_entropy(head(extractor(x)), y)) == pytest.approx(log(classes), abs=0.5)
+
+
+def reads_images(name):
+    try:
+        MODELS[name]((32, 32, 3), 10)
+    except InputError:
+        return False
+    return True
 
 
 @pytest.mark.parametrize("classes", [10, 100, 200])
@@ -163,10 +191,14 @@ def test_the_first_loss_with_imagenet_weights_is_that_of_a_guess(classes):
         pytest.skip("needs the extra `pretrained`")
     torch.manual_seed(0)
     x, y = torch.randn(64, 32, 32, 3), torch.randint(classes, (64,))
-    extractor, head = IMAGE_NETWORKS["efficientnet-lite0"]((32, 32, 3), classes, pretrained="imagenet")
-    for module in (extractor.train(), extractor.eval()):
-        with torch.no_grad():
-            assert float(cross_entropy(head(module(x)), y)) == pytest.approx(log(classes), abs=0.5)
+    for stem in ("original", "small"):
+        options = {"pretrained": "imagenet", "stem": stem, "dropout": 0.2}
+        extractor, head = IMAGE_NETWORKS["efficientnet-lite0"]((32, 32, 3), classes, **options)
+        for module in (extractor.train(), extractor.eval()):
+            with torch.no_grad():
+                features = module(x)
+                for seen in (features, drop(features, extractor.feature_dropout, 7, 0)):
+                    assert float(cross_entropy(head(seen), y)) == pytest.approx(log(classes), abs=0.5)
 
 
 def images(count=48, classes=3):
