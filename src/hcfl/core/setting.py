@@ -107,11 +107,6 @@ class RoundTask:
 class Personal(Protocol):
     """Makes the personal part of every client, and measures it."""
 
-    @property
-    def candidates(self) -> int:
-        """How many parts each client chooses among."""
-        ...
-
     def measure(
         self, setting: Setting, state: ServerState, clients: Mapping[int, ClientState], groups: ClientScores
     ) -> tuple[ClientScores, Mapping[int, PersonalPart]]:

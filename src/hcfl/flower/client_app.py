@@ -30,7 +30,7 @@ from hcfl.models.ensemble import Ensemble, embed, outputs_of
 from hcfl.models.inputs import Inputs, Scaled
 from hcfl.models.precision import threads
 from hcfl.own_code import naming_the_line
-from hcfl.personal.families import Clients
+from hcfl.personal.clients import Clients
 from hcfl.personal.fine_tune import main_models
 from hcfl.personal.inner_split import together
 from hcfl.personal.making import predict
@@ -125,11 +125,11 @@ def _measured(task: Task, context: Context) -> Measured:
                 if task.pool is None:
                     gains = setting.personal.gains(setting, alone)
                     at.store.save_gains(gains)
-                    return replace(answer, gains=gains)
+                    return replace(answer, gains=gains.sent)
                 part = setting.personal.part(setting, alone, at.store.load_gains(), task.pool)
                 at.store.save_personal(part)
                 personal = measure(setting, at.broadcast, task.client, at.state, mine, part).right
-                answer = replace(answer, personal=int(personal))
+                answer = replace(answer, personal=personal)
     except InputError as error:
         return replace(answer, problem=str(error))
     return answer
@@ -300,11 +300,18 @@ def _shares(
     return shares
 
 
-def look(setting: Setting, broadcast: Broadcast, client: int, state: ClientState | None, inputs: Inputs) -> Predictions:
+def look(
+    setting: Setting,
+    broadcast: Broadcast,
+    client: int,
+    state: ClientState | None,
+    inputs: Inputs,
+    answers: torch.Tensor | None = None,
+) -> Predictions:
     """Return what the received models predict of some of the client's own inputs, with its weights or its own model."""
     network, segments = setting.network, Segments((len(inputs),))
-    shares = _shares(setting, broadcast, client, state, inputs)
-    return predictions(network, broadcast.ensemble, inputs, segments, shares, [None if state is None else state.own])
+    shares, own = _shares(setting, broadcast, client, state, inputs), [None if state is None else state.own]
+    return predictions(network, broadcast.ensemble, inputs, segments, shares, own, answers)
 
 
 @dataclass(frozen=True)
@@ -335,10 +342,12 @@ def measure(
         nothing = torch.zeros(2 * (federation.classes,), dtype=torch.long) if labelled else None
         return Measurement(0.0, 0, nothing, torch.zeros(2))
     inputs = federation.inputs(rows)
-    if not labelled:
+    if not labelled and part is None:
         return _scored(setting, broadcast, client, state, inputs, federation.answers[rows])
     seen = look(setting, broadcast, client, state, inputs)
-    scores = seen.log_probs if part is None else predict(setting.network, part, seen, inputs)
+    scores = seen.mixed if part is None else predict(setting.network, part, seen, inputs)
+    if not labelled:
+        return Measurement(float(task.score(scores, federation.answers[rows]).sum()), len(rows), None, torch.zeros(2))
     found = HeldOut.of(torch.zeros_like(rows), federation.y[rows], scores)
     confusion = found.confusion()
     return Measurement(float(confusion.trace()), len(rows), confusion, likelihood_report(found.log_likelihood))
@@ -373,7 +382,7 @@ def _alone(setting: Setting, broadcast: Broadcast, client: int, state: ClientSta
         ids=[client],
         data=data,
         held=held,
-        group=look(setting, broadcast, client, state, data.inputs),
+        group=look(setting, broadcast, client, state, data.inputs, data.answers),
         class_shares=weights @ broadcast.class_shares,
         models=main_models(broadcast.ensemble, weights, [None if state is None else state.own]),
         seed=setting.seed,

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 import torch
 
 from hcfl.config import PersonalKind
-from hcfl.core.evaluation import held_out_inputs, right_of
+from hcfl.core.evaluation import held_out_inputs, scores_of
 from hcfl.core.local_plan import Trainer
 from hcfl.core.predictions import Predictions, kept_models, predictions_of_all
 from hcfl.core.server import shares
@@ -14,9 +14,11 @@ from hcfl.core.setting import Setting
 from hcfl.core.state import ClientScores, ClientState, PersonalPart, ServerState
 from hcfl.models.ensemble import Ensemble
 from hcfl.models.inputs import some
-from hcfl.personal.families import Clients
+from hcfl.models.tasks import Task
+from hcfl.personal.clients import Clients
 from hcfl.personal.fine_tune import Tuning, main_models
 from hcfl.personal.inner_split import Gains, Pool, together
+from hcfl.personal.links import scoring_of
 from hcfl.personal.making import candidates_of, gains_of, make, predict
 
 
@@ -29,10 +31,9 @@ class PersonalParts:
     start: Ensemble
     """The model that the federation began with, as a whole model."""
 
-    @property
-    def candidates(self) -> int:
-        """How many parts each client chooses among."""
-        return len(candidates_of(self.kind))
+    def possible(self, task: Task, gains: Gains) -> bool:
+        """Whether a client can have found this of the parts that it chooses among."""
+        return gains.possible(len(candidates_of(self.kind, task)), scoring_of(task).largest)
 
     def measure(
         self, setting: Setting, state: ServerState, clients: Mapping[int, ClientState], groups: ClientScores
@@ -42,7 +43,7 @@ class PersonalParts:
         everyone = list(range(federation.clients))
         whole, held = together(federation)
         data = whole.local_data(everyone)
-        seen = predictions_of_all(whole, network, method, state, clients, data.inputs, data.segments)
+        seen = predictions_of_all(whole, network, method, state, clients, data.inputs, data.segments, data.answers)
         all_clients = Clients(
             ids=everyone,
             data=data,
@@ -56,13 +57,13 @@ class PersonalParts:
         made = make(self.kind, all_clients, self._tuning(setting), gains, Pool.of(gains))
         inputs, segments = held_out_inputs(federation), federation.val_segments
         groups_seen = predictions_of_all(federation, network, method, state, clients, inputs, segments)
-        log_probs = groups_seen.log_probs.clone()
+        mixed = groups_seen.mixed.clone()
         for client, part in enumerate(made):
-            at = torch.nonzero(segments.index == client).flatten().to(log_probs.device)
+            at = torch.nonzero(segments.index == client).flatten().to(mixed.device)
             if len(at) and part.kind != "none":
-                mine = Predictions(groups_seen.log_probs[at], groups_seen.features[at])
-                log_probs[at] = predict(network, part, mine, some(inputs, at))
-        right = right_of(log_probs, federation.y[federation.val_rows], segments)
+                mine = Predictions(groups_seen.mixed[at], groups_seen.features[at])
+                mixed[at] = predict(network, part, mine, some(inputs, at))
+        right = scores_of(network.task, mixed, federation.answers[federation.val_rows], segments)
         with_parts = replace(groups, personal=right, kinds=tuple(part.kind for part in made))
         return with_parts, dict(enumerate(made))
 
