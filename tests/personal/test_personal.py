@@ -21,11 +21,11 @@ from hcfl.engines import Batched
 from hcfl.methods import build
 from hcfl.models.ensemble import Copies
 from hcfl.models.tasks import CLASSES
-from hcfl.personal import heads, prior
+from hcfl.personal import heads, links, prior
 from hcfl.personal.clients import Clients
 from hcfl.personal.fine_tune import Tuning, main_models
 from hcfl.personal.inner_split import Gains, Pool, number_aside, set_aside, together
-from hcfl.personal.links import Classes, shifted
+from hcfl.personal.links import Classes
 from hcfl.personal.making import gains_of, make, predict, predicted
 from hcfl.personal.measuring import PersonalParts
 from hcfl.tiers.client_segments import Segments
@@ -38,7 +38,8 @@ def test_the_prior_puts_the_clients_frequencies_in_place_of_the_groups():
     assert_close(prior.correction(torch.tensor([6, 0]), group), torch.tensor([log(7 / 4), log(1 / 4)]))
     half = torch.log(torch.tensor([[0.5, 0.5]]))
     assert_close(
-        shifted(Classes(), half, prior.correction(torch.tensor([6, 0]), group)).exp(), torch.tensor([[7 / 8, 1 / 8]])
+        links.shifted(Classes(), half, prior.correction(torch.tensor([6, 0]), group)).exp(),
+        torch.tensor([[7 / 8, 1 / 8]]),
     )
     # A client without samples has its group's frequencies, however skewed these are.
     skewed = torch.tensor([0.9, 0.1])

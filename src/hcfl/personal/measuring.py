@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 import torch
+from torch import Tensor
 
 from hcfl.config import PersonalKind
 from hcfl.core.evaluation import held_out_inputs, scores_of
@@ -55,17 +56,10 @@ class PersonalParts:
         )
         gains = self.gains(setting, all_clients)
         made = make(self.kind, all_clients, self._tuning(setting), gains, Pool.of(gains))
-        inputs, segments = held_out_inputs(federation), federation.val_segments
-        groups_seen = predictions_of_all(federation, network, method, state, clients, inputs, segments)
-        mixed = groups_seen.mixed.clone()
-        for client, part in enumerate(made):
-            at = torch.nonzero(segments.index == client).flatten().to(mixed.device)
-            if len(at) and part.kind != "none":
-                mine = Predictions(groups_seen.mixed[at], groups_seen.features[at])
-                mixed[at] = predict(network, part, mine, some(inputs, at))
-        right = scores_of(network.task, mixed, federation.answers[federation.val_rows], segments)
-        with_parts = replace(groups, personal=right, kinds=tuple(part.kind for part in made))
-        return with_parts, dict(enumerate(made))
+        parts = dict(enumerate(made))
+        mixed = predictions_with(setting, state, clients, parts)
+        right = scores_of(network.task, mixed, federation.answers[federation.val_rows], federation.val_segments)
+        return replace(groups, personal=right, kinds=tuple(part.kind for part in made)), parts
 
     def gains(self, setting: Setting, clients: Clients) -> Gains:
         """Score what clients can add to their groups' models, on the samples that they set aside."""
@@ -78,3 +72,19 @@ class PersonalParts:
 
     def _tuning(self, setting: Setting) -> Tuning:
         return Tuning(setting.network, self.trainer, setting.sgd, self.start)
+
+
+def predictions_with(
+    setting: Setting, state: ServerState, clients: Mapping[int, ClientState], parts: Mapping[int, PersonalPart]
+) -> Tensor:
+    """Predict all held-out samples, one client's after another's, with personal parts, in the form of the task."""
+    federation, network = setting.federation, setting.network
+    inputs, segments = held_out_inputs(federation), federation.val_segments
+    groups = predictions_of_all(federation, network, setting.method, state, clients, inputs, segments)
+    mixed = groups.mixed.clone()
+    for client, part in parts.items():
+        at = torch.nonzero(segments.index == client).flatten().to(mixed.device)
+        if len(at) and part.kind != "none":
+            mine = Predictions(groups.mixed[at], groups.features[at])
+            mixed[at] = predict(network, part, mine, some(inputs, at))
+    return mixed
