@@ -25,9 +25,6 @@ from hcfl.tiers.client_segments import Segments
 FLOOR = 0.02
 """The smallest likelihood of an answer that counts, relative to the highest that it could have."""
 
-NUMBER_SAMPLES = 5.0
-"""As how many samples a group's variance counts, beside those that a client has set aside."""
-
 NEARLY = 1e-6
 """The smallest probability of a label, and of its opposite, of which a logit is taken."""
 
@@ -211,13 +208,19 @@ class Numbers:
         All candidates of a client have the same v, so that they are compared by their means. The variance that a model
         has learnt says how near it comes to what it was trained on: of a model of one client's own, far too near.
         """
-        v = segments.each(self._errors(columns[0], columns[0], answers, segments)).to(answers)
+        number, learnt, errors = self._sums(columns[:1], answers, segments)
+        v = segments.each((errors[:, 0] + learnt) / (number + 1)).to(answers)
         return torch.stack([(-self._squares(one, answers) / (2 * v)).clamp_min(log(FLOOR)) for one in columns], dim=1)
 
     def variances(self, columns: Sequence[Tensor], answers: Tensor, segments: Segments) -> Tensor:
-        """Return the mean squared error on what was set aside, with the group's variance as some samples more."""
-        each = [self._errors(one, columns[0], answers, segments) for one in columns]
-        return torch.stack(each, dim=1)
+        """Return the mean squared error on what was set aside, with the group's variance as one sample more.
+
+        The mean of both is that of their logarithms: an own model can be a hundred times nearer than its group.
+        """
+        number, learnt, errors = self._sums(columns, answers, segments)
+        number, learnt = number.unsqueeze(1), learnt.unsqueeze(1)
+        found = (errors / number.clamp_min(1)).clamp_min(VARIANCE_FLOOR)
+        return ((number * found.log() + learnt.log()) / (number + 1)).exp()
 
     def targets(self, answers: Tensor, values: int) -> Tensor:
         """Return the answer itself."""
@@ -234,11 +237,12 @@ class Numbers:
     def _squares(self, predicted: Tensor, answers: Tensor) -> Tensor:
         return (answers - predicted[:, 0]).square()
 
-    def _errors(self, predicted: Tensor, group: Tensor, answers: Tensor, segments: Segments) -> Tensor:
+    def _sums(self, columns: Sequence[Tensor], answers: Tensor, segments: Segments) -> tuple[Tensor, Tensor, Tensor]:
+        """Return each client's samples, its group's variance, and Σ of squared errors, (clients, columns)."""
         number = segments.lengths.double()
-        errors = segments.sum(self._squares(predicted, answers).double().cpu())
-        learnt = segments.sum(group[:, 1].double().cpu()) / number.clamp_min(1)
-        return ((errors + NUMBER_SAMPLES * learnt) / (number + NUMBER_SAMPLES)).clamp_min(VARIANCE_FLOOR)
+        errors = torch.stack([segments.sum(self._squares(one, answers).double().cpu()) for one in columns], dim=1)
+        learnt = segments.sum(columns[0][:, 1].double().cpu()) / number.clamp_min(1)
+        return number, learnt.clamp_min(VARIANCE_FLOOR), errors
 
 
 @dataclass(frozen=True)
