@@ -26,8 +26,9 @@ from hcfl.personal import heads
 from hcfl.personal.clients import Clients
 from hcfl.personal.fine_tune import Tuning, main_models
 from hcfl.personal.inner_split import Pool, together
-from hcfl.personal.links import Classes, Labels, Numbers, OwnNumbers, link_of, scoring_of
+from hcfl.personal.links import link_of, scoring_of
 from hcfl.personal.making import candidates_of, gains_of, make, predict, predicted
+from hcfl.personal.task_links import Classes, Labels, Numbers, OwnNumbers
 from hcfl.runs.prepare import prepare
 from hcfl.tiers.client_segments import Segments
 

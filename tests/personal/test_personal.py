@@ -25,9 +25,9 @@ from hcfl.personal import heads, links, prior
 from hcfl.personal.clients import Clients
 from hcfl.personal.fine_tune import Tuning, main_models
 from hcfl.personal.inner_split import Gains, Pool, number_aside, set_aside, together
-from hcfl.personal.links import Classes
 from hcfl.personal.making import gains_of, make, predict, predicted
 from hcfl.personal.measuring import PersonalParts
+from hcfl.personal.task_links import Classes
 from hcfl.tiers.client_segments import Segments
 from helpers import blobs, setting, start
 
