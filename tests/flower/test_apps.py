@@ -19,6 +19,7 @@ from hcfl.engines.flower import records
 from hcfl.engines.flower.messages import Measured, Reply, Task
 from hcfl.errors import InputError
 from hcfl.flower import server_app
+from hcfl.flower.client_store import ClientStore
 from hcfl.flower.run_settings import read
 from hcfl.launch import execute
 from hcfl.methods import METHODS
@@ -92,6 +93,38 @@ def test_personal_parts_are_made_by_the_clients_and_stay_there(tmp_path, name):
     # of samples; no part.
     assert {records.payload(message.content) for message in measured} == {800, 800 + 8 * (1 + 2 * 8)}
     assert len(list((tmp_path / "flower").rglob("personal.safetensors"))) == 6
+
+
+@pytest.mark.parametrize("name", ["fedavg", "hcfl+(fedem)", "hcfl+(fedrc)", "fedrep", "local"])
+def test_samples_set_aside_come_back_there_too(tmp_path, name):
+    """A client notes on its own disk what its candidates gain, and sends it when it is asked at the end."""
+    config = from_flat(method=name, engine="sequential", personal="head", personal_after=2, **SMALL)
+    execute(prepare(config), tmp_path / "sequential")
+    grid = simulated(6)
+    server_app.play(grid, told(config, tmp_path / "flower"))
+    same_run(tmp_path / "flower", tmp_path / "sequential")
+    (there, _), (here, _) = (load(tmp_path / run / "checkpoint") for run in ("flower", "sequential"))
+    assert there.server.sizes.tolist() == here.server.sizes.tolist()
+    assert not any(state.noted for state in there.clients.values())
+    assert there.scores.personal.tolist() == here.scores.personal.tolist()
+    assert {row["event"] for row in run_folder.rows(tmp_path / "flower", "events.jsonl")} & {
+        "refused",
+        "absent",
+    } == set()
+    noted = {client: state for client, state in here.clients.items() if state.noted}
+    assert 0 < len(noted) <= 6
+    for client, state in noted.items():
+        (folder,) = (tmp_path / "flower").rglob(f"client-{client}")
+        store = ClientStore(folder.parent.parent, folder.parent.name.removeprefix("experiment-"), str(client))
+        kept = store.load(state.round).noted
+        for key, table in state.noted.items():
+            torch.testing.assert_close(kept[key], table, rtol=1e-3, atol=1e-3)
+    trained = [message for message in grid.answered if message.metadata.message_type == "train"]
+    assert not any("noted" in name or "gains" in name for message in trained for name in array_names(message))
+
+
+def array_names(message) -> list[str]:
+    return [name for part in message.content.array_records.values() for name in part]
 
 
 def summary_of(path) -> dict:

@@ -67,6 +67,22 @@ def test_clients_with_their_own_files_are_what_one_file_with_all_of_them_is(tmp_
     assert [line.split(",")[:2] for line in table[1:]] == [[name, "90"] for name in NAMES]
 
 
+def test_samples_that_clients_set_aside_come_back(tmp_path):
+    """Files are not refused because the client trains on more of their samples than before."""
+    write(tmp_path)
+    personal = {"personal": "head", "personal_after": 2}
+    server_app.play(grid_of(tmp_path), told(tmp_path / "run", **personal, measure="rounds"))
+    pooled(tmp_path, tmp_path / "pooled", **personal)
+    same_run(tmp_path / "run", tmp_path / "pooled")
+    table = (tmp_path / "run" / "clients.csv").read_text().splitlines()
+    assert [line.split(",")[:2] for line in table[1:]] == [[name, "90"] for name in NAMES]
+    rows = run_folder.rows(tmp_path / "run", "metrics.jsonl")
+    assert [row["participants"] for row in rows] == [3] * 4
+    assert {row["event"] for row in run_folder.rows(tmp_path / "run", "events.jsonl")}.isdisjoint({"refused", "absent"})
+    summaries = [json.loads((tmp_path / run / "summary.json").read_text()) for run in ("run", "pooled")]
+    assert summaries[0]["val_personal_last"] == pytest.approx(summaries[1]["val_personal_last"])
+
+
 def test_clients_with_their_own_tables_encode_them_by_the_schema_of_the_run(tmp_path):
     draw = np.random.default_rng(0)
     table = pd.DataFrame({"age": draw.integers(20, 90, 240), "ward": draw.choice(["A", "B"], 240)})

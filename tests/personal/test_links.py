@@ -25,7 +25,7 @@ from hcfl.models.tasks import Classification, MultiLabel, OwnLikelihood, Regress
 from hcfl.personal import heads
 from hcfl.personal.clients import Clients
 from hcfl.personal.fine_tune import Tuning, main_models
-from hcfl.personal.inner_split import Pool, together
+from hcfl.personal.inner_split import Pool, held_of
 from hcfl.personal.links import link_of, scoring_of
 from hcfl.personal.making import candidates_of, gains_of, make, predict, predicted
 from hcfl.personal.task_links import Classes, Labels, Numbers, OwnNumbers
@@ -210,8 +210,9 @@ def test_own_slopes_are_found_on_top_of_a_group(kind):
 def test_clients_together_and_one_by_one_make_the_same_parts(kind, name):
     federation = planted(kind, clients=4, samples=60)
     chosen, state, _ = played(federation, "auto", name, number=2)
-    whole, held = together(chosen.federation)
+    whole = chosen.personal.federation
     data, network = whole.local_data(range(4)), chosen.network
+    held = held_of(data.segments)
     seen = predictions_of_all(
         whole, network, chosen.method, state.server, state.clients, data.inputs, data.segments, data.answers
     )

@@ -24,7 +24,7 @@ from hcfl.models.tasks import CLASSES
 from hcfl.personal import heads, links, prior
 from hcfl.personal.clients import Clients
 from hcfl.personal.fine_tune import Tuning, main_models
-from hcfl.personal.inner_split import Gains, Pool, number_aside, set_aside, together
+from hcfl.personal.inner_split import Gains, Pool, held_of, number_aside, set_aside
 from hcfl.personal.making import gains_of, make, predict, predicted
 from hcfl.personal.measuring import PersonalParts
 from hcfl.personal.task_links import Classes
@@ -106,13 +106,12 @@ def test_axes_of_many_features_are_those_of_a_full_decomposition():
 
 
 def test_a_client_sets_aside_its_last_training_samples(shifted):
-    apart = set_aside(shifted)
-    assert [len(rows) for rows in apart.aside] == [number_aside(len(rows)) for rows in shifted.train]
-    for rows, train_rows, aside in zip(shifted.train, apart.train, apart.aside, strict=True):
-        assert torch.equal(torch.cat([train_rows, aside]), rows)
-    whole, held = together(apart)
-    assert [rows.tolist() for rows in whole.train] == [rows.tolist() for rows in shifted.train]
-    assert int(held.sum()) == sum(len(rows) for rows in apart.aside)
+    apart, data = set_aside(shifted), shifted.local_data(range(5))
+    held = data.segments.split(held_of(data.segments))
+    for rows, kept, mine in zip(shifted.train, apart.train, held, strict=True):
+        assert len(rows) - len(kept) == number_aside(len(rows)) > 0
+        assert torch.equal(rows[~mine], kept)
+        assert torch.equal(rows[: len(kept)], kept)
 
 
 def found(*means, samples, spread=0.0):
@@ -179,18 +178,25 @@ def shifted():
     return Federation.from_arrays(x, y, client=client, val_share=0.2)
 
 
-def played(federation, name, number=3, kind=None, trainer=train):
+def prepared(federation, name, kind=None, after=3, trainer=train, **changes):
+    """The setting and the state before round 1."""
     method = build(name)
     _, ensemble = start(federation, method)
     first = replace(ensemble.select([0]), topology="full")
-    apart = set_aside(federation)
-    chosen = setting(apart, method, personal=None if kind is None else PersonalParts(kind, trainer, first))
-    return chosen, list(rounds.play(chosen, rounds.begin(chosen, ensemble), number))[-1]
+    parts = None if kind is None else PersonalParts(kind, trainer, first, federation, after)
+    chosen = setting(federation, method, personal=parts, **changes)
+    return chosen, rounds.begin(chosen, ensemble)
+
+
+def played(federation, name, number=3, kind=None, after=None, trainer=train, **changes):
+    """The setting, and the last state with its record; by default nothing that was set aside comes back."""
+    chosen, begun = prepared(federation, name, kind, after or number, trainer, **changes)
+    return chosen, list(rounds.play(chosen, begun, number))[-1]
 
 
 @pytest.mark.parametrize("kind", ["prior", "auto"])
 def test_the_federation_is_the_same_with_and_without_personal_parts(shifted, kind):
-    _, (plain, before) = played(shifted, "hcfl+(fedrc)")
+    _, (plain, before) = played(set_aside(shifted), "hcfl+(fedrc)")
     _, (state, record) = played(shifted, "hcfl+(fedrc)", kind=kind)
     assert (record.val, record.test, record.cluster_sizes) == (before.val, before.test, before.cluster_sizes)
     for name, tensor in plain.server.ensemble.heads.items():
@@ -224,9 +230,9 @@ def test_val_is_never_looked_at(shifted):
 
 @pytest.mark.parametrize("name", ["fedavg", "hcfl+(fedem)"])
 def test_clients_together_and_one_by_one_make_the_same_parts(shifted, name):
-    chosen, (state, _) = played(shifted, name)
-    whole, held = together(chosen.federation)
-    data = whole.local_data(range(5))
+    chosen, (state, _) = played(set_aside(shifted), name)
+    whole, data = shifted, shifted.local_data(range(5))
+    held = held_of(data.segments)
     seen = predictions_of_all(
         whole, chosen.network, chosen.method, state.server, state.clients, data.inputs, data.segments
     )

@@ -27,6 +27,13 @@ def test_a_method_that_collapsed_is_said_to_have():
     assert remarks.of_clusters("fedem", rows([0, 0])) == [], "the server does not know who belongs where"
 
 
+def test_few_clients_are_told_that_groups_have_two_or_more():
+    (told,) = remarks.of_few_clients("hcfl++", 5)
+    assert "among 5, a single client" in told
+    assert remarks.of_few_clients("hcfl++", 6) == remarks.of_few_clients("hcfl++", 1) == []
+    assert remarks.of_few_clients("hcfl+(fedrc)", 3) == []
+
+
 def predictions(labels, predicted, clients):
     log_probs = torch.nn.functional.one_hot(torch.tensor(predicted), 2).float().clamp_min(1e-3).log()
     return HeldOut.of(torch.tensor(clients), torch.tensor(labels), log_probs).tally()

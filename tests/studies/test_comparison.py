@@ -238,6 +238,12 @@ def test_runs_by_an_older_rule_of_hcfl_plus_plus_keep_their_folders(tmp_path):
     assert len({name(), name(**rule), name(**order), name(**rule, **order)}) == 4
 
 
+def test_a_method_that_is_the_default_now_or_was_it_keeps_its_folders(tmp_path):
+    names = [jobs.task_of(from_flat(method=method), tmp_path).folder.name for method in ("hcfl++", "hcfl+(fedrc)")]
+    assert names == ["hcfl++-digits-seed0-811c0395", "hcfl+(fedrc)-digits-seed0-47d2dbaf"]
+    assert jobs.task_of(from_flat(), tmp_path).folder.name == names[0], "hcfl++ is the default"
+
+
 def test_an_interrupted_run_goes_on_from_its_checkpoint(tmp_path):
     config = from_flat(method="fedavg", clients=4, samples=200, rounds=3)
     task = jobs.task_of(config, tmp_path, keep=True)

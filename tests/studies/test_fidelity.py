@@ -1,6 +1,7 @@
 """The runs in experiments/results, and what docs/fidelity.md says of them."""
 
 import importlib.util
+import json
 import sys
 from pathlib import Path
 
@@ -56,7 +57,8 @@ def test_the_trials_of_the_page_are_those_of_the_runs(fidelity):
 
 def test_an_interrupted_run_is_shown_with_its_rounds(fidelity, shown):
     cells = dict(fidelity.rows(*shown("beta-0.2-lr-0.03")))
-    assert cells["HCFL++"].startswith("1 of 1 | 180 of 200 | ")
+    interrupted = cells["HCFL++, by contradiction"]
+    assert interrupted == "1 of 1 | 180 of 200 | 70.6 | 67.1 | 66.4 | 70.6 | 66.4 | 3.0 | 3.0 | 1.00"
     cells = dict(fidelity.rows(*shown("beta-0.2")))
     assert cells["FeSEM"].startswith("0 of 1 | – | – [45.3]")
 
@@ -73,12 +75,12 @@ def test_the_frontier_joins_the_settings_of_a_method(fidelity, shown):
     assert (
         f"| HCFL+ (FedRC), ρ = 0.3 | 3 of 3 | 198 of 200 | {val:.1f} ± 0.4 [69.33] | {test:.1f} ± 2.0 [69.67] |" in PAGE
     )
-    assert of[paper]["HCFL++"] == []
+    assert of[paper]["HCFL++, by contradiction"] == []
 
 
 def test_a_picture_has_a_line_for_every_row_however_many(fidelity, shown):
     study, runs = shown("beta-0.2")
-    panels = fidelity.picture(study, {f"row {number}": runs["HCFL++"] for number in range(25)}).axes
+    panels = fidelity.picture(study, {f"row {number}": runs["HCFL++, by contradiction"] for number in range(25)}).axes
     assert [len(panel.lines) for panel in panels] == [25, 25, 26, 25]  # K has a line for the truth
 
 
@@ -86,7 +88,36 @@ def test_rows_come_in_the_papers_order_and_ours_last(shown):
     study, runs = shown("beta-0.2")
     assert list(runs) == [row for row in study.rows if row in runs]
     assert next(iter(runs)) == "FedAvg"
-    assert list(runs)[-4:] == ["HCFL++, own heads", "HCFL++, gain", "FedAvg, own heads", "Local"]
+    assert list(runs)[-4:] == ["HCFL++, by gain", "HCFL++, by gain, own heads", "FedAvg, own heads", "Local"]
+
+
+def test_best_and_last_rounds_stand_beside_each_other(fidelity, shown):
+    study, runs = shown("beta-0.2")
+    head = next(line for line in fidelity.lines(study, runs) if line.startswith("| method "))
+    names = [name.strip() for name in head.split("|")[2:-1]]
+    assert names[2:7] == ["Val, best", "Test, best", "Test at best Val", "Val, last", "Test, last"]
+    task = runs["FedEM"][0]
+    rows = [json.loads(line) for line in (task.folder / "metrics.jsonl").read_text(encoding="utf-8").splitlines()]
+    measured = [row for row in rows if row["val"] is not None]
+    best, last = max(measured, key=lambda row: row["val"]), measured[-1]
+    expected = [best["val"], max(row["test"] for row in measured), best["test"], last["val"], last["test"]]
+    cells = dict(fidelity.rows(study, {"FedEM": [task]}))["FedEM"].split(" | ")
+    accuracies = [cell.split(" ")[0] for cell in cells[2:7]]
+    assert accuracies == [f"{100 * value:.1f}" for value in expected]
+
+
+RULES = {"split-on-contradiction": "HCFL++, by contradiction", None: "HCFL++, by gain"}
+
+
+@pytest.mark.parametrize("plan", PLANS, ids=lambda plan: plan.name)
+def test_a_title_names_the_copies_and_a_row_of_hcfl_plus_plus_its_rule(fidelity, plan, tmp_path):
+    known, runs = fidelity.studies(plan)
+    for of, row, seed in runs:
+        task = known[of].task(row, seed, tmp_path, "cpu")
+        method, copies = task.config.method, task.config.data.copies
+        assert fidelity.titled(known[of], {row: [task]}).endswith(", 1 copy" if copies == 1 else f", {copies} copies")
+        assert ("HCFL++" in row) == (method.name == "hcfl++")
+        assert method.name != "hcfl++" or row.startswith(RULES[method.adaptation])
 
 
 @pytest.mark.parametrize("plan", PLANS, ids=lambda plan: plan.name)

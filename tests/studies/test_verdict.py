@@ -1,7 +1,7 @@
 """What is ahead, beyond the spread over seeds, and the sentences that say so."""
 
 from hcfl.studies.seeds import Statistic
-from hcfl.studies.verdict import ahead, verdict
+from hcfl.studies.verdict import ahead, verdict, with_personal
 
 
 def numbers(**groups):
@@ -23,6 +23,20 @@ def test_a_verdict_names_what_is_ahead_and_what_is_not():
     )
     assert verdict(labels, found) == (
         "In Val, wecfl is ahead of fedavg by 6.0 points; the other differences from it are within the spread."
+    )
+
+
+def test_personal_val_is_judged_beside_val_where_rows_without_personal_parts_have_their_val():
+    local, group = Statistic(0.94, 0.01), Statistic(0.85, 0.01)
+    rows = [
+        {"val_last": local, "val_personal_last": None, "test_last": None},
+        {"val_last": group, "val_personal_last": Statistic(0.98, 0.01), "test_last": None},
+    ]
+    assert with_personal(rows)[0]["val_personal_last"] == local
+    assert with_personal(rows)[1] == rows[1]
+    assert with_personal(rows[:1]) == rows[:1], "nobody has personal parts"
+    assert verdict(["local", "hcfl++"], with_personal(rows)) == (
+        "In Val, local is ahead of hcfl++ by 9.0 points. In personal Val, hcfl++ is ahead of local by 4.0 points."
     )
 
 

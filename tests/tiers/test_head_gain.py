@@ -163,6 +163,46 @@ def test_without_halves_contradictions_alone_decide():
     assert decide(seen) == SplitOnContradiction().decide(seen, distance, occupied)
 
 
+def numbers(slopes, seed=0, each=24, noise=1.0) -> Participants:
+    """Clients whose answers are their slope times the inputs, and noise; classes are five bins of all answers."""
+    draw = torch.Generator().manual_seed(seed)
+    inputs = torch.randn(len(slopes), each, len(slopes[0]), generator=draw)
+    answers = (inputs * torch.tensor(slopes).unsqueeze(1)).sum(dim=2)
+    answers = answers + noise * torch.randn(len(slopes), each, generator=draw)
+    edges = answers.flatten().quantile(torch.linspace(0, 1, 6)[1:-1])
+    segments, bins = Segments((each,) * len(slopes)), torch.bucketize(answers.flatten(), edges)
+    return Participants(
+        clients=tuple(range(len(slopes))),
+        members=torch.zeros(len(slopes), dtype=torch.long),
+        weights=torch.ones(len(slopes)),
+        prototypes=prototypes(inputs.flatten(0, 1), bins, 5, segments),
+        halves=half_prototypes(inputs.flatten(0, 1), bins, 5, segments),
+        round=1,
+    )
+
+
+def test_a_contradiction_must_repeat_in_samples_that_did_not_propose_it():
+    weak = [numbers([[0.4, 0.3, 0.0, 0.0]] * 30, seed) for seed in range(6)]
+    rule, occupied = SplitOnContradiction(), torch.ones(1, dtype=torch.bool)
+    found = [rule.decide(seen, ConflictDistance().between(seen), occupied) for seen in weak]
+    assert sum(bool(one.splits) for one in found) >= 3, "noise looks like contradictions"
+    assert not any(decide(seen).splits for seen in weak)
+    slope = [2.0, 0.0, 0.0, 0.0]
+    (split,) = decide(numbers([slope] * 3 + [[-2.0, 0.0, 0.0, 0.0]] * 3, noise=0.1)).splits
+    assert {frozenset(split.first), frozenset(split.second)} == {frozenset({0, 1, 2}), frozenset({3, 4, 5})}
+    late = replace(numbers([slope] * 3 + [[-2.0, 0.0, 0.0, 0.0]] * 3, each=5, noise=0.1), round=10**6)
+    assert not decide(late).splits, "few samples late in a run are no evidence"
+
+
+def test_how_much_likelier_unseen_samples_are_is_summed_over_them():
+    two, second = known(samples([0, 1] * 6)), torch.tensor([False, True] * 6)
+    gain = gain_by(two, second, second)
+    assert gain.repeated > 15
+    assert_close(gain.repeated, float(30 * gain.each.sum()))  # 60 samples of each client; half of them are unseen
+    wrong = torch.tensor([False] * 6 + [True] * 6)
+    assert gain_by(two, wrong, wrong).repeated < 0
+
+
 def test_both_parts_must_gain():
     gain = torch.tensor([1.0, 1.0, 1.0, -0.5, -0.2])
     assert serves_both(gain[:4], torch.tensor([False, True, False, True])) is False

@@ -72,7 +72,7 @@ class ShortHelp(argparse.Action):
             field = field_at(paths[name])
             default = "" if field.default is None else f" (default {field.default})"
             lines.append(f"  --{name.replace('_', '-'):10} {field.description}{default}")
-        lines += ["", f"Example: {parser.prog} 'hcfl+(fedrc)' --data digits --rounds 30"]
+        lines += ["", f"Example: {parser.prog} hcfl++ --data digits --rounds 30"]
         parser.exit(0, "\n".join(lines) + "\n")
 
 

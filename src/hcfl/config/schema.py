@@ -112,6 +112,7 @@ SHORT_NAMES: dict[str, str] = {
     "method": "method.name",
     "privacy": "privacy.mode",
     "personal": "personal.kind",
+    "personal_after": "personal.after",
 }
 """Short names that differ from the last part of the field's path, which is the short name of all others."""
 

@@ -279,7 +279,7 @@ class ModelConfig(Section):
 class MethodConfig(Section):
     """A named method and its settings."""
 
-    name: str = Field("hcfl+(fedrc)", description="see `hcfl methods`")
+    name: str = Field("hcfl++", description="see `hcfl methods`")
     formulation: str | None = Field(
         None, description="replace tier 1: conditional, correlation, joint, or FILE.py:CLASS"
     )
@@ -456,6 +456,12 @@ class PersonalConfig(Section):
         description="none, prior (own class frequencies), head (own head near the group's), fine-tune (whole model), "
         "proximal (whole model near the group's), mixture (of group and own), or auto: each client chooses by its own "
         "held-out training data",
+    )
+    after: int | None = Field(
+        None,
+        ge=1,
+        description="the round after which clients choose their personal part and begin to train on the samples that "
+        "they set aside to choose by; default half of the rounds; if it is the last one, they never train on these",
     )
     personal_every: int | None = Field(
         None, ge=1, description="rounds between two measurements of the personal part; default: only after the last"

@@ -16,6 +16,7 @@ from hcfl.core.aggregation import own_parameters
 from hcfl.core.client_statistics import compared_features, first_signatures, halved_features, reports
 from hcfl.core.cluster_log import Change, follow, missed_split, origins
 from hcfl.core.local_plan import Job, Trainer, at_rest, train
+from hcfl.core.notes import notes
 from hcfl.core.setting import RoundTask, Setting
 from hcfl.core.sgd import shuffle
 from hcfl.core.state import Broadcast, ClientState, Update
@@ -65,6 +66,8 @@ def take_part(
             for client, state, samples in zip(clients, known, segments.sizes, strict=True)
         ]
     )
+
+    noted = notes(task, data)
 
     # The E-step (tiers 1 and 2), from one look at the data.
     looked, uninformed = looked_at(method, weights.client), ~must_look(method, weights.client)
@@ -128,7 +131,7 @@ def take_part(
     momenta = _each(done.velocity, len(clients), shared=complete)
     states_after = [
         ClientState(broadcast.round, broadcast.clusters, *kept)
-        for kept in zip(weights.split(segments), own, momenta, strict=True)
+        for kept in zip(weights.split(segments), own, momenta, noted, strict=True)
     ]
     return update, states_after
 
@@ -167,11 +170,19 @@ def catch_up(
 def begin_step(
     setting: Setting, broadcast: Broadcast, client: int, state: ClientState | None, segments: Segments
 ) -> Weights:
-    """Return a client's weights over the current clusters; where its data are new, its samples start with its own."""
-    weights = catch_up(setting.method, broadcast, client, state, segments)
-    if state is None or setting.step(state.round) == setting.step(broadcast.round):
+    """Return a client's weights over the current clusters; its new samples start with its own.
+
+    At a new step of time all its samples are new; otherwise only those that come after the ones it has weights of: it
+    had set them aside.
+    """
+    weights, start = catch_up(setting.method, broadcast, client, state, segments), setting.method.weighting.start
+    if state is not None and setting.step(state.round) != setting.step(broadcast.round):
+        return replace(start(weights.client, segments), components=weights.components)
+    if weights.sample is None or len(weights.sample) == segments.samples:
         return weights
-    return replace(setting.method.weighting.start(weights.client, segments), components=weights.components)
+    more = start(weights.client, Segments((segments.samples - len(weights.sample),))).sample
+    assert more is not None
+    return replace(weights, sample=torch.cat([weights.sample, more]))
 
 
 def follow_changes(task: RoundTask, weights: Weights, data: LocalData, log_prob: Tensor) -> Weights:

@@ -13,9 +13,7 @@ from hcfl.data.local_data import LocalData
 from hcfl.methods import Method
 from hcfl.methods.local_models import Plan
 from hcfl.models.ensemble import Ensemble, copies, embed, flatten
-from hcfl.models.inputs import some
 from hcfl.tiers import Prototypes, Signs
-from hcfl.tiers.client_segments import Segments
 from hcfl.tiers.descriptors import descriptors
 from hcfl.tiers.distance import half_prototypes, prototypes
 
@@ -73,17 +71,13 @@ def first_signatures(task: RoundTask, data: LocalData, new: Tensor, trainer: Tra
     signs = method.distance if "signatures" in method.needs and isinstance(method.distance, Signs) else None
     if not new.any() or not (signs or "first updates" in method.needs):
         return {}
-    chosen = torch.nonzero(data.segments.each(new.unsqueeze(1))[:, 0]).flatten()
     newcomers = [client for client, is_new in zip(task.participants, new.tolist(), strict=True) if is_new]
-    segments = Segments(tuple(size for size, is_new in zip(data.segments.sizes, new.tolist(), strict=True) if is_new))
-    targets = None if data.targets is None else data.targets[chosen]
-    inputs = some(data.inputs, chosen.to(data.inputs.device))
-    theirs = LocalData(inputs, data.labels[chosen], data.classes, segments, targets)
+    theirs = data.only(new)
     if signs is None:
         assert task.broadcast.anchor is not None
         updates = _updates(task.only(newcomers), theirs, trainer, task.broadcast.anchor, "signature")
         return dict(zip(newcomers, updates, strict=True))
-    parts = zip(segments.split(theirs.inputs[:].float()), segments.split(theirs.labels), strict=True)
+    parts = zip(theirs.segments.split(theirs.inputs[:].float()), theirs.segments.split(theirs.labels), strict=True)
     return {client: signs.signature(*part) for client, part in zip(newcomers, parts, strict=True)}
 
 

@@ -5,11 +5,14 @@ from dataclasses import dataclass, replace
 from math import ceil
 from typing import Literal, Protocol
 
+from torch import Tensor
+
 from hcfl.config import AdmissionConfig
 from hcfl.core.sgd import LocalSGD
 from hcfl.core.state import Broadcast, ClientScores, ClientState, PersonalPart, ServerState, Update
 from hcfl.data import Federation
 from hcfl.data.backdoor import Backdoor
+from hcfl.data.local_data import LocalData
 from hcfl.methods import Method
 from hcfl.models import Network
 
@@ -74,7 +77,10 @@ class Setting:
 
     def at(self, round_: int) -> "Setting":
         """Return the setting with the data that clients hold in a round."""
-        federation = self.federation.at(self.step(round_))
+        if self.personal is None:
+            federation = self.federation.at(self.step(round_))
+        else:
+            federation = self.personal.federation_in(round_)
         return self if federation is self.federation else replace(self, federation=federation)
 
 
@@ -106,6 +112,18 @@ class RoundTask:
 
 class Personal(Protocol):
     """Makes the personal part of every client, and measures it."""
+
+    def federation_in(self, round_: int) -> Federation:
+        """Return the federation as clients train on it in a round: at first without what they have set aside."""
+        ...
+
+    def notes_in(self, round_: int) -> bool:
+        """Whether a participant of a round notes what its candidates gain, if it has not yet."""
+        ...
+
+    def note(self, task: RoundTask, data: LocalData) -> Sequence[Mapping[str, Tensor]]:
+        """Return what the candidates of each participant gain on the samples of `data` that it has set aside."""
+        ...
 
     def measure(
         self, setting: Setting, state: ServerState, clients: Mapping[int, ClientState], groups: ClientScores

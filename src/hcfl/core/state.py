@@ -81,6 +81,9 @@ class ClientState:
     """Its own model, where it keeps one."""
     velocity: Ensemble | None = None
     """The momentum of what it trained, where it keeps it."""
+    noted: Mapping[str, Tensor] = field(default_factory=dict)
+    """What its candidates for a personal part gained on the samples that it had set aside, by name; nothing before it
+    trained on these."""
 
 
 @dataclass(frozen=True)

@@ -130,8 +130,6 @@ class Federation:
     """What clients get at each step; nothing where the federation does not change over time."""
     step: int = 0
     """The step whose data `train`, `val`, `truth` and `corruptions` are, from 0."""
-    aside: tuple[Tensor, ...] | None = None
-    """Rows that each client keeps out of training, to choose its personal part by; None where clients have no part."""
     frozen: Callable[[Scaled], Tensor] | None = None
     """φ, where the run does not train it: then each sample's features are computed once, when they are first used."""
     val_clients: NDArray[np.int64] | None = None

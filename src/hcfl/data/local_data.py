@@ -2,9 +2,10 @@
 
 from dataclasses import dataclass
 
+import torch
 from torch import Tensor
 
-from hcfl.models.inputs import Inputs
+from hcfl.models.inputs import Inputs, some
 from hcfl.tiers.client_segments import Segments
 
 
@@ -34,6 +35,16 @@ class LocalData:
     def alone(cls, inputs: Inputs, labels: Tensor, classes: int) -> "LocalData":
         """Return the data of one client."""
         return cls(inputs, labels, classes, Segments((len(labels),)))
+
+    def only(self, which: Tensor) -> "LocalData":
+        """Return the data of some of the clients, (clients,); they have no steps of time."""
+        if bool(which.all()):
+            return self
+        rows = torch.nonzero(self.segments.each(which.unsqueeze(1))[:, 0]).flatten()
+        sizes = tuple(size for size, wanted in zip(self.segments.sizes, which.tolist(), strict=True) if wanted)
+        targets = None if self.targets is None else self.targets[rows]
+        inputs = some(self.inputs, rows.to(self.inputs.device))
+        return LocalData(inputs, self.labels[rows], self.classes, Segments(sizes), targets)
 
     def __len__(self) -> int:
         return len(self.labels)

@@ -5,6 +5,8 @@ All but `flip` send the prototypes, weights and class counts of their true data,
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Literal
 
 import torch
 from torch import Tensor
@@ -44,7 +46,7 @@ class Poisoned:
 
     def execute(self, task: RoundTask) -> tuple[Update, list[ClientState]]:
         """Return what the participants send, attackers included, and each one's new state."""
-        theirs = replace(task, setting=replace(task.setting, federation=self.seen))
+        theirs = replace(task, setting=replace(task.setting, federation=self._now("seen", task)))
         misled = {*self.attackers.get("disguise", ()), *self.attackers.get("backdoor", ())}
         others = [client for client in task.participants if client not in misled]
         done = [self.inner.execute(theirs.only(others))] if others else []
@@ -54,8 +56,22 @@ class Poisoned:
 
     def _misled(self, task: RoundTask) -> tuple[Update, list[ClientState]]:
         """Let the only participant train on poisoned samples; everything else that it sends is of its true ones."""
-        poison = self.trained_on.local_data(task.participants)
+        poison = self._now("trained_on", task).local_data(task.participants)
         return take_part(task, lambda network, job: train_on(poison, network, job))
+
+    def _now(self, name: Literal["seen", "trained_on"], task: RoundTask) -> Federation:
+        """Return what clients hold in a round: the rows are those that they have now, the samples are poisoned."""
+        now, poisoned = task.setting.federation, self.seen if name == "seen" else self.trained_on
+        if poisoned.train is now.train:
+            return poisoned
+        kept = self._views.get(name)
+        if kept is None or kept.train is not now.train:
+            kept = self._views[name] = replace(now, x=poisoned.x, y=poisoned.y)
+        return kept
+
+    @cached_property
+    def _views(self) -> dict[str, Federation]:
+        return {}
 
     def _changed(self, broadcast: Broadcast, update: Update) -> Update:
         """Multiply the changes of some participants, and let the colluding ones send the same reversed change."""

@@ -11,13 +11,13 @@ from flwr.app import Context, Message
 from flwr.clientapp import ClientApp
 
 from hcfl.config import Config, PrivacyConfig
-from hcfl.core.client import catch_up, missed_by, take_part
-from hcfl.core.cluster_log import follow
+from hcfl.core.client import take_part
 from hcfl.core.evaluation import mixed_predictions
 from hcfl.core.held_out import LIKELIHOOD, HeldOut, class_counts, likelihood_report
-from hcfl.core.predictions import Predictions, predictions
+from hcfl.core.received import known_shares, predicted
 from hcfl.core.setting import RoundTask, Setting, step_of
 from hcfl.core.state import Broadcast, ClientState, PersonalPart, Update
+from hcfl.data import Federation
 from hcfl.engines.flower import dp, records, secagg_client
 from hcfl.engines.flower.messages import Common, Measured, Question, Reply, Task, broadcast_of
 from hcfl.engines.flower.secagg import UnreadableSharesError
@@ -26,22 +26,18 @@ from hcfl.errors import InputError
 from hcfl.flower.client_data import Mine, held_by, introduce
 from hcfl.flower.client_store import ClientStore, StateLostError
 from hcfl.methods import Method
-from hcfl.models.ensemble import Ensemble, embed, outputs_of
-from hcfl.models.inputs import Inputs, Scaled
+from hcfl.models.ensemble import Ensemble, outputs_of
+from hcfl.models.inputs import Scaled
 from hcfl.models.precision import threads
 from hcfl.own_code import naming_the_line
-from hcfl.personal.clients import Clients
-from hcfl.personal.fine_tune import main_models
-from hcfl.personal.inner_split import together
+from hcfl.personal.inner_split import Gains
 from hcfl.personal.making import predict
-from hcfl.personal.measuring import PersonalParts
+from hcfl.personal.measuring import PersonalParts, clients_of
 from hcfl.privacy.rules import NOISED
 from hcfl.privacy.sums import Parts, one_vote_each, summands
 from hcfl.runs.backbone import fingerprint
 from hcfl.runs.prepare import prepare
-from hcfl.tiers import Weights
 from hcfl.tiers.client_segments import Segments
-from hcfl.tiers.gaussians import mixture_log_density
 
 app = ClientApp()
 
@@ -117,22 +113,36 @@ def _measured(task: Task, context: Context) -> Measured:
             raise InputError("a private run: what one client measures is not told")
         at = _located(task, context, task.round - 1)  # the models are those that the round before ended with
         with threads(at.prepared.threads), naming_the_line("measuring"):
-            mine, setting = at.prepared.mine, at.prepared.setting
-            found = measure(setting, at.broadcast, task.client, at.state, mine)
+            setting, federation, received = at.prepared.setting, at.prepared.mine.federation, at.received(task.client)
+            found = measure(received, federation)
             answer = replace(answer, right=found.right, samples=found.samples, confusion=found.confusion)
             if isinstance(setting.personal, PersonalParts):
-                alone = _alone(setting, at.broadcast, task.client, at.state, mine)
+                gains = _gains(at, setting.personal, received, again=task.pool is not None)
                 if task.pool is None:
-                    gains = setting.personal.gains(setting, alone)
-                    at.store.save_gains(gains)
                     return replace(answer, gains=gains.sent)
-                part = setting.personal.part(setting, alone, at.store.load_gains(), task.pool)
+                alone = clients_of(received, setting.federation.local_data([0]))
+                part = setting.personal.part(setting, alone, gains, task.pool)
                 at.store.save_personal(part)
-                personal = measure(setting, at.broadcast, task.client, at.state, mine, part).right
-                answer = replace(answer, personal=personal)
+                answer = replace(answer, personal=measure(received, federation, part).right)
     except InputError as error:
         return replace(answer, problem=str(error))
     return answer
+
+
+def _gains(at: "_Located", parts: PersonalParts, received: RoundTask, again: bool) -> Gains:
+    """Return what a client found of its candidates: what it noted before it trained on what it had set aside.
+
+    A client that has not trained on these finds it now, and keeps it until it is asked `again`, to make its part.
+    """
+    if at.state is not None and at.state.noted:
+        return Gains(**at.state.noted)
+    kept = at.store.load_gains() if again else None
+    if kept is not None:
+        return kept
+    setting = received.setting
+    found = parts.gains(setting, clients_of(received, setting.federation.local_data([0])))
+    at.store.save_gains(found)
+    return found
 
 
 def _upload(task: Task, context: Context, protect: "Callable[[_Done], Parts]") -> Upload:
@@ -197,7 +207,7 @@ def _prepared(common: Common, client: int, node: str, step: int) -> _Prepared:
     setting = prepare(config, mine.federation).setting
     if fingerprint(setting.network.frozen_part()) != common.backbone:
         raise InputError(f"model.name = {config.model.name!r}: its frozen weights here differ from the server's")
-    # It has inputs of the type that the network reads; clients that make personal parts have set samples aside.
+    # It has inputs of the type that the network reads.
     return _Prepared(replace(mine, federation=setting.federation), setting, config.threads)
 
 
@@ -225,6 +235,11 @@ class _Located:
     state: ClientState | None
     broadcast: Broadcast
 
+    def received(self, client: int) -> RoundTask:
+        """Return the client's part of a round as engines know it."""
+        known = {} if self.state is None else {client: self.state}
+        return RoundTask(self.prepared.setting, self.broadcast, [client], known)
+
 
 def _located(task: Task, context: Context, round_: int) -> _Located:
     """Find what a client has for a task, with its data of a round."""
@@ -233,21 +248,23 @@ def _located(task: Task, context: Context, round_: int) -> _Located:
     prepared = _prepared(common, task.client, json.dumps(dict(node), sort_keys=True), step if own else 0)
     store = ClientStore(Path(common.state_folder or str(node["state"])), common.experiment, prepared.mine.name)
     state = store.load(task.since)
-    mine = prepared.mine.at(step)
-    if state is not None and prepared.setting.step(state.round) == step:
-        _check_samples(state, len(mine.federation.train[0]))
+    setting = prepared.setting
+    mine = replace(prepared.mine, federation=setting.at(round_).federation)
+    if state is not None and setting.step(state.round) == step:
+        _check_samples(state, len(setting.at(state.round).federation.train[0]))
     broadcast = broadcast_of(task, len(common.class_names), _anchor(prepared.setting, task, store))
     return _Located(replace(prepared, mine=mine), store, state, broadcast)
 
 
 def _take_part(task: Task, context: Context) -> _Done:
     at = _located(task, context, task.round)
-    setting, mine, broadcast = at.prepared.setting, at.prepared.mine, at.broadcast
-    data, known = mine.federation.local_data([0]), {} if at.state is None else {task.client: at.state}
+    setting, federation, broadcast = at.prepared.setting, at.prepared.mine.federation, at.broadcast
+    data = federation.local_data([0])
     with threads(at.prepared.threads), naming_the_line("training"):
-        seen = replace(mine, federation=mine.federation.news) if setting.begins_step(task.round) else mine
-        found = measure(setting, broadcast, task.client, at.state, seen)
-        update, (after,) = take_part(RoundTask(setting, broadcast, [task.client], known), data=data)
+        seen = federation.news if setting.begins_step(task.round) else federation
+        received = at.received(task.client)
+        found = measure(received, seen)
+        update, (after,) = take_part(received, data=data)
     at.store.save(after, task.since)
     by_class = None if found.confusion is None else class_counts(found.confusion).float().unsqueeze(0)
     held_out = torch.tensor([[found.right, found.samples]], dtype=torch.float32)
@@ -274,46 +291,6 @@ def _anchor(setting: Setting, task: Task, store: ClientStore) -> Ensemble | None
     return anchor
 
 
-def _weights(
-    setting: Setting, broadcast: Broadcast, client: int, state: ClientState | None, segments: Segments
-) -> Weights:
-    """Return the weights that the client predicts with: those that the server has of it.
-
-    A client that missed a split is measured in the part that keeps its cluster, although it will choose anew.
-    """
-    if state is None:
-        return catch_up(setting.method, broadcast, client, state, segments)
-    return follow(state.weights, state.clusters, missed_by(state, broadcast), client)
-
-
-def _shares(
-    setting: Setting, broadcast: Broadcast, client: int, state: ClientState | None, inputs: Inputs
-) -> torch.Tensor:
-    """Return the weights that some of the client's own inputs are predicted with, (samples, clusters)."""
-    network, segments = setting.network, Segments((len(inputs),))
-    weights = _weights(setting, broadcast, client, state, segments)
-    shares = segments.each(weights.client)
-    if weights.components is not None and broadcast.gaussians is not None and broadcast.anchor is not None:
-        z = broadcast.gaussians.embed(embed(network, broadcast.anchor.extractor(0), inputs))
-        density = mixture_log_density(weights.components, broadcast.gaussians.log_densities(z), segments)
-        return torch.softmax(shares.log() + density, dim=1)
-    return shares
-
-
-def look(
-    setting: Setting,
-    broadcast: Broadcast,
-    client: int,
-    state: ClientState | None,
-    inputs: Inputs,
-    answers: torch.Tensor | None = None,
-) -> Predictions:
-    """Return what the received models predict of some of the client's own inputs, with its weights or its own model."""
-    network, segments = setting.network, Segments((len(inputs),))
-    shares, own = _shares(setting, broadcast, client, state, inputs), [None if state is None else state.own]
-    return predictions(network, broadcast.ensemble, inputs, segments, shares, own, answers)
-
-
 @dataclass(frozen=True)
 class Measurement:
     """What a client says of its held-out samples."""
@@ -327,63 +304,35 @@ class Measurement:
     """The report `LIKELIHOOD`, (2,)."""
 
 
-def measure(
-    setting: Setting,
-    broadcast: Broadcast,
-    client: int,
-    state: ClientState | None,
-    mine: Mine,
-    part: PersonalPart | None = None,
-) -> Measurement:
-    """Measure the received models on the held-out samples; with `part`, with the client's personal part."""
-    federation, task = mine.federation, setting.network.task
-    rows, labelled = federation.val[0], task.name == "classification"
+def measure(received: RoundTask, federation: Federation, part: PersonalPart | None = None) -> Measurement:
+    """Measure the models that one client received on its held-out samples; with `part`, with its personal part."""
+    network = received.setting.network
+    rows, labelled = federation.val[0], network.task.name == "classification"
     if not len(rows):
         nothing = torch.zeros(2 * (federation.classes,), dtype=torch.long) if labelled else None
         return Measurement(0.0, 0, nothing, torch.zeros(2))
-    inputs = federation.inputs(rows)
+    inputs, segments = federation.inputs(rows), Segments((len(rows),))
     if not labelled and part is None:
-        return _scored(setting, broadcast, client, state, inputs, federation.answers[rows])
-    seen = look(setting, broadcast, client, state, inputs)
-    scores = seen.mixed if part is None else predict(setting.network, part, seen, inputs)
+        return _scored(received, inputs, federation.answers[rows])
+    seen = predicted(received, inputs, segments)
+    scores = seen.mixed if part is None else predict(network, part, seen, inputs)
     if not labelled:
-        return Measurement(float(task.score(scores, federation.answers[rows]).sum()), len(rows), None, torch.zeros(2))
+        right = float(network.task.score(scores, federation.answers[rows]).sum())
+        return Measurement(right, len(rows), None, torch.zeros(2))
     found = HeldOut.of(torch.zeros_like(rows), federation.y[rows], scores)
     confusion = found.confusion()
     return Measurement(float(confusion.trace()), len(rows), confusion, likelihood_report(found.log_likelihood))
 
 
-def _scored(
-    setting: Setting,
-    broadcast: Broadcast,
-    client: int,
-    state: ClientState | None,
-    inputs: Scaled,
-    answers: torch.Tensor,
-) -> Measurement:
+def _scored(received: RoundTask, inputs: Scaled, answers: torch.Tensor) -> Measurement:
     """Measure held-out samples whose answers are no classes."""
-    network, task = setting.network, setting.network.task
+    network, task = received.setting.network, received.setting.network.task
+    state = next(iter(received.states.values()), None)
     if state is not None and state.own is not None:
         outputs = outputs_of(network, state.own, inputs)[:, :1]
-        shares = outputs.new_ones(len(outputs), 1)
+        weights = outputs.new_ones(len(outputs), 1)
     else:
-        outputs = outputs_of(network, broadcast.ensemble, inputs)
-        shares = _shares(setting, broadcast, client, state, inputs)
-    mixed, _, log_likelihood = mixed_predictions(task, outputs, shares, answers)
+        outputs = outputs_of(network, received.broadcast.ensemble, inputs)
+        weights = known_shares(received, inputs, Segments((len(inputs),)))
+    mixed, _, log_likelihood = mixed_predictions(task, outputs, weights, answers)
     return Measurement(float(task.score(mixed, answers).sum()), len(answers), None, likelihood_report(log_likelihood))
-
-
-def _alone(setting: Setting, broadcast: Broadcast, client: int, state: ClientState | None, mine: Mine) -> Clients:
-    """Return the client as its personal part is made: its training data, and what its group's model says of them."""
-    whole, held = together(mine.federation)
-    data = whole.local_data([0])
-    weights = _weights(setting, broadcast, client, state, data.segments).client
-    return Clients(
-        ids=[client],
-        data=data,
-        held=held,
-        group=look(setting, broadcast, client, state, data.inputs, data.answers),
-        class_shares=weights @ broadcast.class_shares,
-        models=main_models(broadcast.ensemble, weights, [None if state is None else state.own]),
-        seed=setting.seed,
-    )

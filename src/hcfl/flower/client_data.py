@@ -37,10 +37,6 @@ class Mine:
     name: str
     federation: Federation
 
-    def at(self, step: int) -> "Mine":
-        """Return its data at a step of time."""
-        return replace(self, federation=self.federation.at(step))
-
 
 def introduce(question: Question, node: Mapping[str, Any]) -> Introduction:
     """Return which client a node is; one with its own data also says what the federation has to know of them."""

@@ -40,16 +40,12 @@ def set_aside(federation: Federation) -> Federation:
     """
     numbers = [number_aside(len(rows)) for rows in federation.train]
     pairs = list(zip(federation.train, numbers, strict=True))
-    train = tuple(rows[: len(rows) - number] for rows, number in pairs)
-    return replace(federation, train=train, aside=tuple(rows[len(rows) - number :] for rows, number in pairs))
+    return replace(federation, train=[rows[: len(rows) - number] for rows, number in pairs])
 
 
-def together(federation: Federation) -> tuple[Federation, Tensor]:
-    """Return the federation with what was set aside back in training, and which samples of all clients these are."""
-    aside = federation.aside or tuple(rows[:0] for rows in federation.train)
-    pairs = list(zip(federation.train, aside, strict=True))
-    held = torch.cat([torch.arange(len(rows) + len(kept)) >= len(rows) for rows, kept in pairs])
-    return replace(federation, train=tuple(torch.cat(pair) for pair in pairs), aside=None), held
+def held_of(segments: Segments) -> Tensor:
+    """Return which of all training samples of some clients they set aside, (samples,)."""
+    return torch.cat([torch.arange(size) >= size - number_aside(size) for size in segments.sizes])
 
 
 @dataclass(frozen=True)

@@ -60,6 +60,8 @@ def show(
     table = result_table(head, found.lines)
     print_table(table, console)
     print_line(LEGEND, console)
+    if any(line.numbers["val_personal_last"] is not None for line in found.lines):
+        print_line(PERSONAL, console)
     labels = [line.cell.label for line in found.lines]
     if told := verdict(labels, [line.numbers for line in found.lines]):
         print_line(told, console)
@@ -76,6 +78,8 @@ LEGEND = (
     "K: clusters that have clients. ARI: adjusted Rand index, the agreement of clusters with the true groups; 1 is "
     "perfect."
 )
+
+PERSONAL = "Personal Val: with each client's own part; a row without personal parts has its Val there."
 
 
 def result_table(head: str, lines: Sequence[Line]) -> Table:
@@ -99,7 +103,9 @@ def _progress(head: str, cells: Sequence[Cell], console: Console) -> Iterator[On
 
     def describe(task: Task) -> str:
         summary = comparison.summary_of(task.folder)
-        accuracy = f"Val {percent(summary['val_last'])}  Test {percent(summary['test_last'])}"
+        own = summary.get("val_personal_last")
+        personal = "" if own is None else f"  personal Val {percent(own)}"
+        accuracy = f"Val {percent(summary['val_last'])}{personal}  Test {percent(summary['test_last'])}"
         return f"{labels[task]}  {accuracy}  K {summary['clusters_last']}"
 
     with progress_lines(describe, console) as on_done:

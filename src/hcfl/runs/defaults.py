@@ -4,7 +4,15 @@ from statistics import median
 from typing import Any, Literal
 
 from hcfl import methods
-from hcfl.config import AdmissionConfig, Config, EvaluationConfig, MethodConfig, ModelConfig, TrainingConfig
+from hcfl.config import (
+    AdmissionConfig,
+    Config,
+    EvaluationConfig,
+    MethodConfig,
+    ModelConfig,
+    PersonalConfig,
+    TrainingConfig,
+)
 from hcfl.data import Federation
 from hcfl.data.given_groups import GivenGroups
 from hcfl.errors import InputError
@@ -81,6 +89,16 @@ def filled_evaluation(config: Config, clients: int) -> EvaluationConfig:
         raise InputError(f"evaluation.val_clients = {asked}: {reason}, so it must be all")
     default: int | Literal["all"] = VAL_CLIENTS if clients > VAL_CLIENTS and reason is None else "all"
     return config.evaluation.model_copy(update={"val_clients": asked or default})
+
+
+def filled_personal(config: PersonalConfig, rounds: int) -> PersonalConfig:
+    """Fill in the round after which clients choose their personal parts: half of the rounds, rounded up."""
+    if config.kind == "none":
+        return config
+    after = config.after or (rounds + 1) // 2
+    if after > rounds:
+        raise InputError(f"personal.after = {after}: must be at most training.rounds = {rounds}")
+    return config.model_copy(update={"after": after})
 
 
 SMALL_CLIENT = 128

@@ -256,6 +256,7 @@ def finish(
     server, names = state.server, federation.class_names
     summary["warnings"] = [
         *remarks.of_clusters(method, metrics),
+        *remarks.of_few_clients(method, federation.clients),
         *remarks.of_classes(measured.tally, server.members, server.clusters, names),
         *remarks.of_uploads(metrics),
         *remarks.of_stopping(summary, config.training.patience),

@@ -48,7 +48,6 @@ from hcfl.models.ensemble import Ensemble, embed, initialise
 from hcfl.models.precision import check_precision
 from hcfl.models.tasks import AnyTask, Classification, OwnLikelihood, Task
 from hcfl.own_code import described_error
-from hcfl.personal.inner_split import set_aside, together
 from hcfl.personal.links import link_of
 from hcfl.personal.measuring import PersonalParts
 from hcfl.privacy.rules import check_model, settled
@@ -59,6 +58,7 @@ from hcfl.runs.defaults import (
     filled_evaluation,
     filled_method,
     filled_model,
+    filled_personal,
     filled_training,
     over_time,
     passed_method,
@@ -141,6 +141,7 @@ def prepare(
             "data": federation.settings,
             "model": model_settings,
             "training": training,
+            "personal": filled_personal(config.personal, training.rounds),
             "privacy": privacy,
             "admission": filled_admission(config.admission, engine),
             "engine": engine,
@@ -159,7 +160,7 @@ def prepare(
         identical=method.traits.weighting.assigned_by_server or federation.groups is not None,
     )
     network = replace(network, half=config.precision == "bf16", task=task).to(device)
-    federation = ready_for_parts(federation, config).to(device)
+    federation = federation.to(device)
     if network.fixed:
         federation = replace(federation, frozen=partial(embed, network, {}))
     setting = Setting(
@@ -187,7 +188,7 @@ def prepare(
         setting,
         federation=federation,
         engine=with_faults(engine_of(config), config, federation, method),
-        personal=personal_of(config, ensemble.to(device)),
+        personal=personal_of(config, federation, ensemble.to(device)),
     )
     return Prepared(config, setting, state, _groups_kept(config, setting, model))
 
@@ -308,19 +309,16 @@ def method_of(config: MethodConfig) -> Method:
     return replace(method, warm_up=config.warm_up)
 
 
-def ready_for_parts(federation: Federation, config: Config) -> Federation:
-    """Let clients set samples aside where they make personal parts, which those of private runs do not."""
-    whole = federation if federation.aside is None else together(federation)[0]
-    parts = config.personal.kind != "none" and config.privacy.mode == "none"
-    return set_aside(whole) if parts else whole
+def personal_of(config: Config, federation: Federation, start: Ensemble) -> PersonalParts | None:
+    """Build the maker of personal parts, which trains whole models as the engine does.
 
-
-def personal_of(config: Config, start: Ensemble) -> PersonalParts | None:
-    """Build the maker of personal parts, which trains whole models as the engine does; None where there are none."""
-    if config.personal.kind == "none":
+    None where there are none: in private runs, single clients measure nothing to choose by.
+    """
+    after = config.personal.after
+    if config.personal.kind == "none" or after is None or config.privacy.mode != "none":
         return None
-    trainer = batched(config).train if config.engine == "batched" else train
-    return PersonalParts(config.personal.kind, trainer, replace(start.select([0]), topology="full"))
+    trainer, first = batched(config).train if config.engine == "batched" else train, start.select([0])
+    return PersonalParts(config.personal.kind, trainer, replace(first, topology="full"), federation, after)
 
 
 def measured_by(federation: Federation, evaluation: EvaluationConfig, seed: int) -> Federation:

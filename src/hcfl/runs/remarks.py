@@ -26,6 +26,20 @@ def of_clusters(method: str, rows: Sequence[Row]) -> list[str]:
     return [f"{held - used} of the {held} clusters of {method} have no clients, {when}"]
 
 
+FEW = 5
+"""So few clients are few for groups of two or more."""
+
+
+def of_few_clients(method: str, clients: int) -> list[str]:
+    """Say that a method that looks for groups of clients does not see one client that is unlike all others."""
+    if method != "hcfl++" or not 1 < clients <= FEW:
+        return []
+    return [
+        f"hcfl++ makes groups of at least two clients: among {clients}, a single client that is unlike all others "
+        "stays with them; hcfl+(fedrc) can give it a cluster of its own"
+    ]
+
+
 def of_classes(predicted: Tally | None, members: Tensor, clusters: Sequence[int], names: Sequence[str]) -> list[str]:
     """Say where a model predicts one class only, although the held-out samples have several."""
     if predicted is None:

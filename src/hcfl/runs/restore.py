@@ -85,7 +85,10 @@ def reopen(path: Path) -> Reopened:
         file = files[0]
         try:
             found = checkpoint.read(file)
-            _check_config(config, as_it_was(Config.from_yaml(found.config)), path)
+            saved = as_it_was(Config.from_yaml(found.config))
+            chosen = min(one.personal.after or 0 for one in (config, saved))
+            ahead = ("personal.after",) if chosen >= found.state.server.round else ()  # no client has chosen yet
+            _check_config(config, saved, path, (*CHANGEABLE, *ahead))
             _check_logs(logs, found.state.server, path)
         except DamagedError as error:
             notes.append(str(error))
@@ -109,8 +112,12 @@ def reopen(path: Path) -> Reopened:
 def as_it_was(config: Config) -> Config:
     """Return the configuration of a folder that an older version may have begun.
 
-    Test was a tenth of the test set, and Val of all clients.
+    Test was a tenth of the test set, and Val of all clients. What clients set aside to choose their personal parts by
+    did not come back; nor can it after more rounds than the user now wants.
     """
+    if config.personal.kind != "none":
+        rounds = config.training.rounds
+        config = config.updated("personal", after=min(config.personal.after or rounds, rounds))
     config = config if config.evaluation.val_clients else config.updated("evaluation", val_clients="all")
     return config if config.data.test_on else config.updated("data", test_on="tenth")
 
@@ -159,10 +166,10 @@ def _check_logs(logs: dict[str, _Log], server: ServerState, path: Path) -> None:
             raise DamagedError(f"{path / name}: is damaged before round {round_}, that of the last checkpoint")
 
 
-def _check_config(config: Config, saved: Config, path: Path) -> None:
-    """Refuse a configuration that differs from the checkpoint's, and name the differences."""
+def _check_config(config: Config, saved: Config, path: Path, changeable: tuple[str, ...]) -> None:
+    """Refuse a configuration that differs from the checkpoint's where it may not, and name the differences."""
     now, then = _flat(config.model_dump()), _flat(saved.model_dump())
-    changed = [name for name in now | then if name not in CHANGEABLE and now.get(name) != then.get(name)]
+    changed = [name for name in now | then if name not in changeable and now.get(name) != then.get(name)]
     if changed:
         each = ", ".join(
             f"{name} = {then.get(name)!r} in the checkpoint, {now.get(name)!r} in {CONFIG}" for name in changed

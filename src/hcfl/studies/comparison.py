@@ -4,7 +4,7 @@ import csv
 import json
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -23,7 +23,7 @@ from hcfl.runs.prepare import method_of
 from hcfl.runs.run import Run
 from hcfl.studies.jobs import Task
 from hcfl.studies.seeds import OnDone, Statistic, as_texts, run_missing, statistic, tasks_of
-from hcfl.studies.verdict import ahead
+from hcfl.studies.verdict import ahead, with_personal
 
 if TYPE_CHECKING:
     from pandas import DataFrame
@@ -130,22 +130,22 @@ def share_worse_off(mine: Mapping[str, float], theirs: Mapping[str, float]) -> f
     return sum(mine[name] < theirs[name] - MARGIN for name in both) / len(both) if both else None
 
 
-def summary_of(folder: Path) -> Row:
-    """Return the summary of a run that ended, with `mb_per_client_round`: what a client sends and receives in it.
+def fairness(summary: Row) -> Row:
+    """Return `worst_tenth` and `spread` over clients, with personal parts where there are some."""
+    own = "val_personal" if summary.get("val_personal_last") is not None else "val"
+    return {name: summary.get(f"{own}_{name}") for name in ("worst_tenth", "spread")}
 
-    `worst_tenth` and `spread` are those with personal parts where there are some.
+
+def summary_of(folder: Path) -> Row:
+    """Return the summary of a run that ended, with its `fairness`.
+
+    `mb_per_client_round` is what a client sends and receives in a round.
     """
     try:
         summary: Row = json.loads((folder / run_folder.SUMMARY).read_text(encoding="utf-8"))
         participations = sum(row["participants"] for row in run_folder.rows(folder, run_folder.METRICS))
         megabytes = (summary["bytes_up"] + summary["bytes_down"]) / 1e6
-        own = "val_personal" if summary.get("val_personal_last") is not None else "val"
-        return {
-            **summary,
-            "mb_per_client_round": megabytes / participations,
-            "worst_tenth": summary.get(f"{own}_worst_tenth"),
-            "spread": summary.get(f"{own}_spread"),
-        }
+        return {**summary, "mb_per_client_round": megabytes / participations, **fairness(summary)}
     except (OSError, ValueError, KeyError, ArithmeticError) as error:
         reason = f"is damaged ({type(error).__name__}: {error}); delete this folder to start the run again"
         raise InputError(f"run = {str(folder)!r}: {reason}") from None
@@ -222,9 +222,11 @@ class Comparison:
     @cached_property
     def lines(self) -> list[Line]:
         """The rows of the table."""
-        return [
+        lines = [
             line_of(cell, [self._summary(cell, number) for number in range(len(cell.tasks))]) for cell in self.cells
         ]
+        numbers = with_personal([line.numbers for line in lines])
+        return [replace(line, numbers=filled) for line, filled in zip(lines, numbers, strict=True)]
 
     def _summary(self, cell: Cell, number: int) -> Row:
         """Return the summary of one seed's run, with the share of clients that a baseline serves better."""

@@ -31,6 +31,9 @@ CHANGED = {
 }
 """Defaults of hcfl++ that a later version changed: the new one is part of a run folder's name, the old one is not."""
 
+UNNAMED = "hcfl+(fedrc)"
+"""The method whose name is no part of a run folder's settings: it was the default until version 0.3."""
+
 RESULT = "result.json"
 """The file that a complete run adds to its folder: the metrics that tables show."""
 
@@ -75,14 +78,17 @@ def _telling(config: Config) -> dict[str, Any]:
     """Return the settings that name a run folder.
 
     Defaults are left out: a setting that a later version adds must not change the names of existing folders. Defaults
-    that a later version did change, `test_on` and those of hcfl++, are named, and their old values are not.
+    that a later version did change, the method, `test_on` and those of hcfl++, are named, and their old values are not.
     """
     settings = config.model_dump(exclude=NO_EFFECT_ON_RESULTS, exclude_defaults=True)
     settings.get("evaluation", {}).pop("serve", None)  # says what is kept
     data = {**settings.get("data", {}), "test_on": config.data.test_on or "halves"}
     if data["test_on"] == "tenth":
         del data["test_on"]
-    named = {**settings, "data": data}
+    method = {name: value for name, value in settings.get("method", {}).items() if name != "name"}
+    if config.method.name != UNNAMED:
+        method = {"name": config.method.name, **method}
+    named = {**settings, "method": method, "data": data}
     if config.method.name == "hcfl++":
         for (section, name), (new, old) in CHANGED.items():
             values = named.get(section, {})

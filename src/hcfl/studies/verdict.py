@@ -4,8 +4,24 @@ from collections.abc import Sequence
 
 from hcfl.studies.seeds import Statistic
 
-NAMES: dict[str, str] = {"val_last": "Val", "test_last": "Test"}
+NAMES: dict[str, str] = {"val_last": "Val", "val_personal_last": "personal Val", "test_last": "Test"}
 """What a verdict is about, in this order."""
+
+Numbers = dict[str, Statistic | None]
+"""The numbers of one row of a table, by the key of their column."""
+
+
+def with_personal(numbers: Sequence[Numbers]) -> list[Numbers]:
+    """Return rows that can be compared by personal Val: where others have it, one without personal parts has its Val.
+
+    >>> rows = [{"val_last": 0.9, "val_personal_last": None}, {"val_last": 0.7, "val_personal_last": 0.8}]
+    >>> [row["val_personal_last"] for row in with_personal(rows)]
+    [0.9, 0.8]
+    """
+    if all(row.get("val_personal_last") is None for row in numbers):
+        return list(numbers)
+    own, groups = "val_personal_last", "val_last"
+    return [{**row, own: row[groups] if row.get(own) is None else row[own]} for row in numbers]
 
 
 def ahead(one: Statistic, other: Statistic, best: str) -> bool:
@@ -20,11 +36,10 @@ def ahead(one: Statistic, other: Statistic, best: str) -> bool:
     return gap > one.std + other.std
 
 
-def verdict(labels: Sequence[str], numbers: Sequence[dict[str, Statistic | None]]) -> str:
-    """Return one sentence on Val and one on Test: which group is ahead of which, beyond the spread over seeds."""
-    return " ".join(
-        sentence for key, name in NAMES.items() if (sentence := _verdict(name, labels, [each[key] for each in numbers]))
-    )
+def verdict(labels: Sequence[str], numbers: Sequence[Numbers]) -> str:
+    """Return a sentence on Val, personal Val and Test: which group is ahead of which, beyond the spread over seeds."""
+    told = [_verdict(name, labels, [each.get(key) for each in numbers]) for key, name in NAMES.items()]
+    return " ".join(sentence for sentence in told if sentence)
 
 
 def _verdict(name: str, labels: Sequence[str], numbers: Sequence[Statistic | None]) -> str:

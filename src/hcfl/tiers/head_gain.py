@@ -215,6 +215,10 @@ class Gain:
     """(clients,)."""
     loss: float
     """The clients' mean loss with one head."""
+    repeated: float
+    """How much likelier the groups that one half of the samples proposes make all of the other half: the logarithm, and
+    the mean of both ways. Where nothing differs, it is above log(1/p) with a probability of about p at most, since a
+    likelihood ratio of samples that chose neither head is 1 on average (Wasserman, Ramdas & Balakrishnan, 2020)."""
 
     @property
     def share(self) -> float:
@@ -230,12 +234,13 @@ def cross_fitted(known: Measured, propose: Proposal) -> Gain:
 def gain_by(known: Measured, first: Tensor, second: Tensor) -> Gain:
     """Return the gain by two cuts (clients,): `first` on the second half of the samples, `second` on the first half."""
     everyone = torch.ones(1, len(known.all.means), dtype=torch.bool)
-    found, losses = [], []
+    found, losses, sums = [], [], []
     for cut, unseen in zip((first, second), known.halves[::-1], strict=True):
         scores = Heads.of(known.all, torch.cat([halved(cut), everyone])).log_likelihood(unseen)
         found.append(scores.gather(1, cut.long().unsqueeze(1))[:, 0] - scores[:, 2])
         losses.append(-float(scores[:, 2].mean()))
-    return Gain(torch.stack(found).mean(dim=0), sum(losses) / 2)
+        sums.append(float(found[-1] @ unseen.samples.sum(dim=1)))
+    return Gain(torch.stack(found).mean(dim=0), sum(losses) / 2, sum(sums) / 2)
 
 
 def chance(gain: Tensor) -> float:

@@ -5,9 +5,9 @@ from typing import Any
 
 from hcfl.core.record import Row
 from hcfl.report.page.reading import Folder
-from hcfl.studies.comparison import COLUMNS, Column
+from hcfl.studies.comparison import COLUMNS, Column, fairness
 from hcfl.studies.seeds import as_text, statistic
-from hcfl.studies.verdict import ahead, verdict
+from hcfl.studies.verdict import ahead, verdict, with_personal
 
 
 def grouped(folders: Sequence[Folder], labels: Sequence[str] | None = None) -> list[tuple[str, list[int]]]:
@@ -52,10 +52,12 @@ def _names(firsts: Sequence[Folder]) -> list[str]:
 
 def as_groups(folders: Sequence[Folder], groups: Sequence[tuple[str, list[int]]]) -> dict[str, Any]:
     """Return the groups with their table for the page: texts, and whether each is ahead of all others."""
-    numbers = [
-        {column.key: statistic([_number(folders[at], column) for at in members]) for column in COLUMNS}
-        for _, members in groups
-    ]
+    numbers = with_personal(
+        [
+            {column.key: statistic([_number(folders[at], column) for at in members]) for column in COLUMNS}
+            for _, members in groups
+        ]
+    )
 
     columns = [column for column in COLUMNS if any(each[column.key] is not None for each in numbers)]
 
@@ -83,7 +85,7 @@ def as_groups(folders: Sequence[Folder], groups: Sequence[tuple[str, list[int]]]
 
 def _number(folder: Folder, column: Column) -> float | None:
     if column.key != "mb_per_client_round":
-        value = folder.summary.get(column.key)
+        value = {**folder.summary, **fairness(folder.summary)}.get(column.key)
         return None if value is None else float(value)
     took_part = sum(row["participants"] for row in folder.metrics)
     return (folder.summary["bytes_up"] + folder.summary["bytes_down"]) / 1e6 / took_part if took_part else None

@@ -1,5 +1,6 @@
 """HCFL++ (our own): split clusters that contradict themselves, merge clusters that agree, move clients that dissent."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -8,6 +9,7 @@ from torch import Tensor
 
 from hcfl.errors import InputError
 from hcfl.tiers.adaptation.decision import (
+    Block,
     Decision,
     MergeDecision,
     MoveDecision,
@@ -73,15 +75,21 @@ class SplitOnContradiction:
         into, gone = (one, other) if sizes[one] >= sizes[other] else (other, one)
         return MergeDecision(int(clusters[into]), int(clusters[gone]), float(scores[one, other]), self.rho / 2)
 
-    def split(self, participants: Participants, directions: Directions, distance: Tensor) -> SplitDecision | None:
-        """Find the cluster whose halves contradict each other most."""
+    def split(
+        self,
+        participants: Participants,
+        directions: Directions,
+        distance: Tensor,
+        believed: Callable[[Block], bool] = lambda block: True,
+    ) -> SplitDecision | None:
+        """Find the cluster whose halves contradict each other most, among those whose contradiction is believed."""
         found, most = None, self.rho
         for block in cluster_blocks(participants, distance).values():
             parts = principal_halves(block.distance)
             groups = torch.zeros(2, len(participants.clients), dtype=torch.bool)
             groups[torch.tensor(parts).long(), block.rows] = True
             score = float(contradictions(directions, groups)[0, 1])
-            if score >= most:
+            if score >= most and believed(block):
                 mean = float(block.distance.mean())
                 found, most = block.split(parts, self.rule, maximum=score, mean=mean, threshold=self.rho), score
         return found

@@ -1,5 +1,6 @@
 """HCFL++ (our own): split clusters where two heads serve both parts better, merge where one head does, move clients."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from itertools import combinations
@@ -12,6 +13,7 @@ from torch import Tensor
 from hcfl.errors import InputError
 from hcfl.tiers.adaptation.contradiction import SplitOnContradiction, members_of
 from hcfl.tiers.adaptation.decision import (
+    Block,
     Decision,
     MergeDecision,
     MoveDecision,
@@ -58,7 +60,10 @@ class SplitOnGain:
     - **Gain**: held-out likelihood of two heads against one (`head_gain`), tested over clients in the first five rounds
       and then in every fifth. `level` is the probability that this test splits anything in a run although nothing
       differs: it is divided among these rounds, and in each among the cuts looked at.
-    - **Contradiction**, by `rho`, as in `SplitOnContradiction`: it sees relabelled classes with few clients, too.
+    - **Contradiction**, by `rho`, as in `SplitOnContradiction`: it sees relabelled classes with few clients, too. With
+      few samples, and for bins of numbers, whose prototypes lie on a line, noise looks like a contradiction. So it must
+      also repeat: groups that one half of all samples proposes must make the other half likelier, 1/`level` to 1,
+      divided among rounds, clusters and sources of cuts.
 
     What was split is merged only on evidence: where the prototypes do not contradict each other by ρ/2, and more of the
     same clients lose than gain by two heads. (While φ learns to see both parts alike, the gain shrinks, and one head is
@@ -97,7 +102,7 @@ class SplitOnGain:
         look = looks(participants.round)
         if merge := self._merge(participants, known, directions) if look else None:
             return Decision(remove=empty, merges=(merge,))
-        split = contradiction.split(participants, directions, distance)
+        split = contradiction.split(participants, directions, distance, self._repeats(participants, known))
         if split := split or (self._split(participants, known, distance, look) if look else None):
             return Decision((split,), empty)
         dissenting = contradiction.moves(participants, directions)
@@ -108,6 +113,17 @@ class SplitOnGain:
     def threshold(self, look: int, looked_at: int) -> float:
         """Return the p-value below which a look splits one of the cuts looked at; `level` in all looks together."""
         return self.level / (look * (look + 1) * looked_at)
+
+    def _repeats(self, participants: Participants, known: Measured) -> Callable[[Block], bool]:
+        """Whether samples that did not propose two groups of a cluster bear them out."""
+        looked_at = len(SOURCES) * len(set(participants.members.tolist()))
+        needed = -log(self.threshold(max(participants.round, 1), looked_at))
+
+        def repeats(block: Block) -> bool:
+            inside = known.of(block.rows)
+            return any(cross_fitted(inside, propose).repeated >= needed for propose in SOURCES.values())
+
+        return repeats
 
     def _split(self, participants: Participants, known: Measured, distance: Tensor, look: int) -> SplitDecision | None:
         """Find the cut with the smallest p-value among all clusters and sources."""

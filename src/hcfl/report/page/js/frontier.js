@@ -13,6 +13,7 @@ function frontierChart(runs, when, groups = asGroups(runs)) {
   const radius = (run) => 5 + 13 * Math.sqrt(run.summary.clusters_last / most);
   // Val with personal parts: an arrow leads there; only the end of a run knows it.
   const own = (run) => (when === "last" ? (run.summary.val_personal_last ?? null) : null);
+  const personal = shown.some(({ run }) => own(run) !== null);
   const domain = (axis) => {
     const values = shown.flatMap(({ run, at }) => (axis === 0 && own(run) !== null ? [at[0], own(run)] : [at[axis]]));
     const pad = Math.max(0.02, 0.16 * (Math.max(...values) - Math.min(...values)));
@@ -101,8 +102,15 @@ function frontierChart(runs, when, groups = asGroups(runs)) {
   });
   const table = dataTable(
     "Val and Test of every run",
-    () => ["run", "Val", "Test", "clusters"],
-    () => shown.map(({ run, at }) => [run.label, ...at.map(percent), plain(run.summary.clusters_last)]),
+    () => ["run", "Val", ...(personal ? ["Val with personal parts"] : []), "Test", "clusters"],
+    () =>
+      shown.map(({ run, at }) => [
+        run.label,
+        percent(at[0]),
+        ...(personal ? [own(run) === null ? "–" : percent(own(run))] : []),
+        percent(at[1]),
+        plain(run.summary.clusters_last),
+      ]),
   );
   return element("div", {}, host, table);
 }
