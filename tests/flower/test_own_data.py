@@ -13,6 +13,8 @@ from sklearn.datasets import load_digits
 import hcfl
 from hcfl.cli import main
 from hcfl.config import from_flat
+from hcfl.engines.flower import records
+from hcfl.engines.flower.messages import Measured
 from hcfl.errors import InputError
 from hcfl.flower import client_app, server_app
 from hcfl.flower.run_settings import read
@@ -321,3 +323,36 @@ def test_a_run_that_goes_on_can_have_more_clients(tmp_path):
         server_app.play(
             grid_of(tmp_path), told(tmp_path / "run", names=("north", "zenith"), resume=str(tmp_path / "run"))
         )
+
+
+@pytest.mark.parametrize("loss", [None, "laplace"])
+def test_clients_make_personal_parts_of_numbers_on_their_own_machines(tmp_path, loss):
+    """With the same sums as in one process; the variance that a client found of a part is not told."""
+    draw = np.random.default_rng(0)
+    table = pd.DataFrame(draw.normal(size=(180, 3)).astype(np.float32), columns=list("abc"))
+    number = np.arange(180) % 3
+    table["y"] = np.array([2.0, -2.0, 0.5])[number] * table.a + number + 0.3 * draw.normal(size=180)
+    table["site"] = np.array(NAMES)[number]
+    table.to_csv(tmp_path / "all.csv", index=False)
+    nodes, files = {}, []
+    for place, name in enumerate(NAMES):
+        files.append(str(tmp_path / f"{name}.csv"))
+        table[table.site == name].drop(columns="site").to_csv(files[-1], index=False)
+        nodes[100 + place] = (name, {"name": name, "data": files[-1], "state": str(tmp_path / "states" / name)})
+    schema = str(tmp_path / "schema.json")
+    assert main(["data", "schema", *files, "--label", "y", "--out", schema]) == 0
+    (tmp_path / "mine.py").write_text("def laplace(outputs, answers):\n    return -(outputs[:, 0] - answers).abs()\n")
+    given = {"method": "fedavg", "rounds": 2, "epochs": 1, "val_share": 0.2, "schema_file": schema, "rho": None}
+    given |= (
+        {"personal": "head"} if loss is None else {"personal": "fine-tune", "loss": f"{tmp_path / 'mine.py'}:{loss}"}
+    )
+    grid = FakeGrid(nodes)
+    server_app.play(grid, told(tmp_path / "run", **given))
+    pool = from_flat(**given, data=str(tmp_path / "all.csv"), label="y", client="site", engine="sequential")
+    pooled = execute(prepare(pool), tmp_path / "pooled")
+    there, here = json.loads((tmp_path / "run" / run_folder.SUMMARY).read_text()), pooled.summary
+    assert there["val_personal_last"] == pytest.approx(here["val_personal_last"], abs=1e-4)
+    assert there["val_personal_last"] > there["val_last"] + 0.1
+    sent = [records.unpack(Measured, one.content) for one in grid.answered if one.metadata.message_type == "evaluate"]
+    assert any(one.gains is not None for one in sent)
+    assert all(one.gains is None or one.gains.variances is None for one in sent)

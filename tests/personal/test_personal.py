@@ -20,12 +20,14 @@ from hcfl.data import Federation
 from hcfl.engines import Batched
 from hcfl.methods import build
 from hcfl.models.ensemble import Copies
-from hcfl.personal import heads, prior
-from hcfl.personal.families import Clients
+from hcfl.models.tasks import CLASSES
+from hcfl.personal import heads, links, prior
+from hcfl.personal.clients import Clients
 from hcfl.personal.fine_tune import Tuning, main_models
 from hcfl.personal.inner_split import Gains, Pool, held_of, number_aside, set_aside
-from hcfl.personal.making import gains_of, make, predict
+from hcfl.personal.making import gains_of, make, predict, predicted
 from hcfl.personal.measuring import PersonalParts
+from hcfl.personal.task_links import Classes
 from hcfl.tiers.client_segments import Segments
 from helpers import blobs, setting, start
 
@@ -36,7 +38,8 @@ def test_the_prior_puts_the_clients_frequencies_in_place_of_the_groups():
     assert_close(prior.correction(torch.tensor([6, 0]), group), torch.tensor([log(7 / 4), log(1 / 4)]))
     half = torch.log(torch.tensor([[0.5, 0.5]]))
     assert_close(
-        prior.corrected(half, prior.correction(torch.tensor([6, 0]), group)).exp(), torch.tensor([[7 / 8, 1 / 8]])
+        links.shifted(Classes(), half, prior.correction(torch.tensor([6, 0]), group)).exp(),
+        torch.tensor([[7 / 8, 1 / 8]]),
     )
     # A client without samples has its group's frequencies, however skewed these are.
     skewed = torch.tensor([0.9, 0.1])
@@ -61,7 +64,7 @@ def test_heads_are_the_minimum_of_the_penalised_loss(penalty):
     everything = torch.ones(1, 60, 1, dtype=torch.bool)
     z = heads.Axes.of(features, everything[:, :, 0]).of_each(features)
     assert_close(z[0, :, :-1].square().sum(dim=1).mean(), torch.tensor(1.0))
-    found = heads.fit(z, offsets, labels, everything, torch.tensor([[penalty]]))[0, :, 0]
+    found = heads.fit(Classes(), z, offsets, labels, everything, torch.tensor([[penalty]]))[0, :, 0]
     wide, given, classes = z[0].double().numpy(), offsets[0].double().numpy(), labels[0].numpy()
     best = minimize(
         lambda flat: tuple(np.ravel(part) for part in objective(wide, given, classes, penalty, flat.reshape(-1, 3))),
@@ -79,10 +82,10 @@ def test_heads_have_not_seen_what_is_held_out():
     features, labels = torch.randn(40, 4, generator=generator), torch.randint(3, (40,), generator=generator)
     offsets, segments = torch.zeros(40, 3), Segments((25, 15))
     held = torch.arange(40) % 5 == 0
-    before = heads.held_out_log_probs(features, offsets, labels, segments, held)
-    after = heads.held_out_log_probs(features, offsets, torch.where(held, (labels + 1) % 3, labels), segments, held)
+    before = heads.held_out(Classes(), features, offsets, labels, segments, held)
+    after = heads.held_out(Classes(), features, offsets, torch.where(held, (labels + 1) % 3, labels), segments, held)
     assert_close(before[held], after[held])
-    after = heads.held_out_log_probs(features, offsets, torch.where(held, labels, (labels + 1) % 3), segments, held)
+    after = heads.held_out(Classes(), features, offsets, torch.where(held, labels, (labels + 1) % 3), segments, held)
     assert not torch.allclose(before[held], after[held], atol=1e-3)
 
 
@@ -144,22 +147,24 @@ def test_clients_that_differ_choose_apart():
 
 def test_gains_that_no_client_can_have_found_are_refused():
     honest = found(0.5, samples=(4,), spread=0.1)
-    assert honest.possible(1)
-    assert not honest.possible(2)
+    assert honest.possible(1, log(50))
+    assert not honest.possible(2, log(50))
+    assert not honest.possible(1, 0.4)
     for lie in (
         replace(honest, samples=torch.tensor([1e6], dtype=torch.float64)),
         replace(honest, total=torch.tensor([[1e6]], dtype=torch.float64)),
         replace(honest, total=torch.tensor([[float("nan")]], dtype=torch.float64)),
         replace(honest, squares=torch.tensor([[0.0]], dtype=torch.float64)),
         replace(honest, total=torch.tensor([[2]])),
+        replace(honest, variances=torch.zeros(1, 1)),  # what is not to be told
     ):
-        assert not lie.possible(1)
+        assert not lie.possible(1, log(50))
 
 
 def test_a_mixture_predicts_between_group_and_own():
     group = Predictions(torch.log(torch.tensor([[0.8, 0.2]])), torch.zeros(1, 1))
     part = PersonalPart("mixture", 0.25, bias=torch.tensor([0.0, log(16.0)]))  # own: 0.2 and 0.8
-    assert_close(predict(None, part, group, torch.zeros(1, 1)).exp(), torch.tensor([[0.65, 0.35]]))
+    assert_close(predicted(CLASSES, part, group, None).exp(), torch.tensor([[0.65, 0.35]]))
 
 
 @pytest.fixture(scope="module")
@@ -241,15 +246,15 @@ def test_clients_together_and_one_by_one_make_the_same_parts(shifted, name):
     made = make("auto", everyone, tuning, gains, pool)
     ends = np.cumsum((0, *data.segments.sizes))
     for client, (one, last) in enumerate(pairwise(ends)):
-        mine = Predictions(seen.log_probs[one:last], seen.features[one:last])
+        mine = Predictions(seen.mixed[one:last], seen.features[one:last])
         own = Copies.stack([models.of(client)])
         alone = Clients([client], whole.local_data([client]), held[one:last], mine, shares[[client]], own, 0)
         plain = replace(tuning, trainer=train)
         (part,) = make("auto", alone, plain, gains_of("auto", alone, plain), pool)
         assert part.kind == made[client].kind
-        predicted = predict(chosen.network, part, mine, alone.data.inputs)
+        by_itself = predict(chosen.network, part, mine, alone.data.inputs)
         both = predict(chosen.network, made[client], mine, alone.data.inputs)
-        assert_close(predicted, both, rtol=1e-3, atol=1e-3)
+        assert_close(by_itself, both, rtol=1e-3, atol=1e-3)
 
 
 def test_ten_clients_with_twenty_samples_each_are_not_hurt():

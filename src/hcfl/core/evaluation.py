@@ -53,7 +53,7 @@ def predict_held_out(
     inputs = held_out_inputs(federation)
     if network.task.name == "classification":
         found = predictions_of_all(federation, network, method, state, clients, inputs, segments)
-        return replace(HeldOut.of(segments.index, federation.y[rows], found.log_probs), mixed=found.log_probs.cpu())
+        return replace(HeldOut.of(segments.index, federation.y[rows], found.mixed), mixed=found.mixed.cpu())
     densities = log_densities(network, state, inputs)
     weights = sample_weights(method, state, clients, densities, segments)
     outputs = outputs_of(network, state.ensemble, inputs)
@@ -89,9 +89,9 @@ def mixed_predictions(task: Task, outputs: Tensor, weights: Tensor, answers: Ten
     return task.mix(distribution, weights), bins, log_likelihood
 
 
-def right_of(log_probs: Tensor, labels: Tensor, segments: Segments) -> Tensor:
-    """Return how many of each client's samples are predicted correctly, (clients,)."""
-    return segments.sum((log_probs.argmax(dim=1).cpu() == labels).float())
+def scores_of(task: Task, mixed: Tensor, answers: Tensor, segments: Segments) -> Tensor:
+    """Return the sum of each client's scores, (clients,): of classes, how many samples are predicted correctly."""
+    return segments.sum(task.score(mixed, answers).cpu()).float()
 
 
 def backdoor_success(

@@ -13,6 +13,7 @@ from hcfl.methods import Method
 from hcfl.models import Network
 from hcfl.models.ensemble import Ensemble, embed, forward
 from hcfl.models.inputs import Inputs, some
+from hcfl.models.tasks import Task
 from hcfl.tiers.client_segments import Segments
 from hcfl.tiers.gaussians import mixture_log_density
 
@@ -33,10 +34,13 @@ def log_densities(network: Network, state: ServerState, inputs: Inputs) -> Tenso
 class Predictions:
     """What some clients predict with the models of their groups, before anything personal."""
 
-    log_probs: Tensor
-    """Log p(·|x), (samples, classes): Σ_k ω̃_k p_k, or a model that the client keeps."""
+    mixed: Tensor
+    """Σ_k ω̃_k p_k(·|x), or what a model says that the client keeps, in the form of the task: (samples, values), of
+    classes log p(·|x)."""
     features: Tensor
     """φ(x) by the extractor of each client's main cluster, (samples, features)."""
+    log_likelihood: Tensor | None = None
+    """Log Σ_k ω̃_k p_k(y|x), (samples,), where the answers were given."""
 
 
 @torch.no_grad()
@@ -47,44 +51,64 @@ def predictions(
     segments: Segments,
     weights: Tensor,
     own: Sequence[Ensemble | None] = (),
+    answers: Tensor | None = None,
 ) -> Predictions:
     """Predict the samples of some clients with weights for each sample, (samples, clusters); `own` are kept models.
 
     Every extractor runs once, on the samples that have weight on its cluster.
     """
+    task = network.task
     if ensemble.topology == "split":
-        features, logits = forward(network, ensemble, inputs)
+        features, outputs = forward(network, ensemble, inputs)
         assert features is not None
-        log_probs = mixture(torch.log_softmax(logits, dim=2), weights.to(logits.device))
+        weights = weights.to(outputs.device)
+        mixed = task.mix(task.distribution(outputs), weights)
+        likelihood = None
+        if answers is not None:
+            likelihood = _of_answers(task, outputs, answers.to(outputs.device), weights)
     else:
-        log_probs, features = _of_full_models(network, ensemble, inputs, weights)
+        mixed, features, likelihood = _of_full_models(network, ensemble, inputs, weights, answers)
     for client, model in enumerate(own):
         if model is not None and segments.sizes[client]:
-            at = torch.nonzero(segments.index == client).flatten().to(log_probs.device)
+            at = torch.nonzero(segments.index == client).flatten().to(mixed.device)
             mine = some(inputs, at)
             features[at] = embed(network, model.extractor(0), mine)
-            log_probs[at] = torch.log_softmax(network.logits(model.heads, features[at]), dim=2)[:, 0]
-    return Predictions(log_probs, features)
+            outputs = network.logits(model.heads, features[at])[:, :1]
+            alone = outputs.new_ones(len(outputs), 1)
+            mixed[at] = task.mix(task.distribution(outputs), alone)
+            if likelihood is not None and answers is not None:
+                likelihood[at] = _of_answers(task, outputs, answers.to(mixed.device)[at], alone)
+    return Predictions(mixed, features, likelihood)
 
 
-def _of_full_models(network: Network, ensemble: Ensemble, inputs: Inputs, weights: Tensor) -> tuple[Tensor, Tensor]:
-    """Mix full models: log p(·|x), and the features of each sample's main cluster."""
-    parts, main = [], weights.argmax(dim=1)
-    for cluster in torch.nonzero((weights > 0).any(dim=0)).flatten().tolist():
+def _of_answers(task: Task, outputs: Tensor, answers: Tensor, weights: Tensor) -> Tensor:
+    """Log Σ_k ω_k·p_k(y|x), (samples,)."""
+    return torch.logsumexp(weights.log() + task.log_likelihood(outputs, answers), dim=1)
+
+
+def _of_full_models(
+    network: Network, ensemble: Ensemble, inputs: Inputs, weights: Tensor, answers: Tensor | None
+) -> tuple[Tensor, Tensor, Tensor | None]:
+    """Mix full models: the mixture, the features of each sample's main cluster, and log p(y|x) of known answers."""
+    task, main, device = network.task, weights.argmax(dim=1), inputs.device
+    used = torch.nonzero((weights > 0).any(dim=0)).flatten().tolist()
+    weights = weights.to(device)
+    of_each, features, likelihoods = [], torch.empty(0), torch.empty(0)
+    for place, cluster in enumerate(used):
         at = torch.nonzero(weights[:, cluster] > 0).flatten()
-        rows = at.to(inputs.device)
-        features = embed(network, ensemble.extractor(cluster), some(inputs, rows))
-        heads = {name: tensor[[cluster]] for name, tensor in ensemble.heads.items()}
-        log_prob = torch.log_softmax(network.logits(heads, features), dim=2)[:, 0]
-        weighted = log_prob + weights[at, cluster].log().to(rows.device).unsqueeze(1)
-        parts.append((rows, (main[at] == cluster).to(rows.device), features, weighted))
-    _, _, features, log_prob = parts[0]
-    all_features = features.new_zeros(len(inputs), features.shape[1])
-    log_probs = log_prob.new_full((len(inputs), log_prob.shape[1]), -torch.inf)
-    for rows, mine, features, log_prob in parts:
-        log_probs[rows] = torch.logaddexp(log_probs[rows], log_prob)
-        all_features[rows[mine]] = features[mine]
-    return log_probs, all_features
+        seen = embed(network, ensemble.extractor(cluster), some(inputs, at))
+        outputs = network.logits({name: tensor[[cluster]] for name, tensor in ensemble.heads.items()}, seen)
+        if not place:
+            features = seen.new_zeros(len(inputs), seen.shape[1])
+            likelihoods = seen.new_full((len(inputs), len(used)), -torch.inf)
+        mine = main.to(device)[at] == cluster
+        features[at[mine]] = seen[mine]
+        of_each.append((at, task.distribution(outputs)[:, 0]))
+        if answers is not None:
+            likelihoods[at, place] = task.log_likelihood(outputs, answers.to(device)[at])[:, 0]
+    mixed = task.mix_parts(of_each, weights[:, used])
+    likelihood = None if answers is None else torch.logsumexp(weights[:, used].log() + likelihoods, dim=1)
+    return mixed, features, likelihood
 
 
 def sample_weights(
@@ -112,12 +136,13 @@ def predictions_of_all(
     clients: Mapping[int, ClientState],
     inputs: Inputs,
     segments: Segments,
+    answers: Tensor | None = None,
 ) -> Predictions:
     """Predict scaled samples of all clients, one client's after another's."""
     densities = log_densities(network, state, inputs)
     weights = sample_weights(method, state, clients, densities, segments)
     own = kept_models(clients, federation.clients) if method.local.kept else ()
-    return predictions(network, state.ensemble, inputs, segments, weights, own)
+    return predictions(network, state.ensemble, inputs, segments, weights, own, answers)
 
 
 def as_clients_know(state: ServerState, clients: Mapping[int, ClientState]) -> ServerState:

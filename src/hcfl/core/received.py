@@ -41,9 +41,9 @@ def known_shares(task: RoundTask, inputs: Inputs, segments: Segments) -> Tensor:
     return each
 
 
-def predicted(task: RoundTask, inputs: Inputs, segments: Segments) -> Predictions:
+def predicted(task: RoundTask, inputs: Inputs, segments: Segments, answers: Tensor | None = None) -> Predictions:
     """Predict the participants' own inputs with the models that they received, or those that they keep."""
     states = [task.states.get(client) for client in task.participants]
     own = [None if state is None else state.own for state in states]
     weights = known_shares(task, inputs, segments)
-    return predictions(task.setting.network, task.broadcast.ensemble, inputs, segments, weights, own)
+    return predictions(task.setting.network, task.broadcast.ensemble, inputs, segments, weights, own, answers)

@@ -26,11 +26,24 @@ METRICS: dict[str, tuple[str, ...]] = {
 those of the second one."""
 
 
-def client_scores(federation: Federation, held_out: HeldOut | None) -> list[Scores] | None:
-    """Return the metrics over all held-out data, then over each client's; None where clients measure themselves."""
+def client_scores(
+    federation: Federation, held_out: HeldOut | None, personal: Tensor | None = None
+) -> list[Scores] | None:
+    """Return the metrics over all held-out data, then over each client's; None where clients measure themselves.
+
+    Where clients have personal parts, `personal` is what they predict with them, and each metric is there twice.
+    """
     if held_out is None or held_out.mixed is None:
         return None
-    predicted, answers = federation.task.shown(held_out.mixed), federation.answers[federation.val_rows]
+    groups = _each(federation, held_out.mixed)
+    if personal is None:
+        return groups
+    named = [{f"personal_{name}": value for name, value in one.items()} for one in _each(federation, personal)]
+    return [{**one, **other} for one, other in zip(groups, named, strict=True)]
+
+
+def _each(federation: Federation, mixed: Tensor) -> list[Scores]:
+    predicted, answers = federation.task.shown(mixed), federation.answers[federation.val_rows]
     unknown: Scores = dict.fromkeys(METRICS[federation.task.name])
     each = [
         scores(federation.task, predicted[part], answers[part]) if part.stop > part.start else unknown

@@ -113,11 +113,6 @@ class RoundTask:
 class Personal(Protocol):
     """Makes the personal part of every client, and measures it."""
 
-    @property
-    def candidates(self) -> int:
-        """How many parts each client chooses among."""
-        ...
-
     def federation_in(self, round_: int) -> Federation:
         """Return the federation as clients train on it in a round: at first without what they have set aside."""
         ...

@@ -243,19 +243,22 @@ class Update:
 class PersonalPart:
     """What one client adds to the model of its group; it stays with the client.
 
-    The client predicts with (1 − share)·p_group + share·p_own, where p_own is the softmax of
-    log p_group + bias + φ(x)·weight, or the mean prediction of whole models of its own.
+    The client predicts with (1 − share)·p_group + share·p_own. There p_own is the group's prediction with
+    bias + φ(x)·weight added to it on the scale of the task (log-probabilities of classes, the mean of a number, the
+    logit of each label), or the mean prediction of whole models of its own.
     """
 
     kind: str
     """none, prior, head, fine-tune, proximal, alone, both or mixture."""
     share: float = 1.0
     bias: Tensor | None = None
-    """(classes,)."""
+    """(values,): one for each class or label, or one."""
     weight: Tensor | None = None
-    """(features, classes): on the features of the client's main cluster."""
+    """(features, values): on the features of the client's main cluster."""
     own: Ensemble | None = None
     """One whole model, or two."""
+    variance: float | None = None
+    """Of a number around the prediction, standardised, as what was set aside shows it; None: the models say it."""
 
 
 @dataclass(frozen=True)

@@ -119,11 +119,11 @@ def _measured(task: Task, context: Context) -> Measured:
             if isinstance(setting.personal, PersonalParts):
                 gains = _gains(at, setting.personal, received, again=task.pool is not None)
                 if task.pool is None:
-                    return replace(answer, gains=gains)
+                    return replace(answer, gains=gains.sent)
                 alone = clients_of(received, setting.federation.local_data([0]))
                 part = setting.personal.part(setting, alone, gains, task.pool)
                 at.store.save_personal(part)
-                answer = replace(answer, personal=int(measure(received, federation, part).right))
+                answer = replace(answer, personal=measure(received, federation, part).right)
     except InputError as error:
         return replace(answer, problem=str(error))
     return answer
@@ -312,10 +312,13 @@ def measure(received: RoundTask, federation: Federation, part: PersonalPart | No
         nothing = torch.zeros(2 * (federation.classes,), dtype=torch.long) if labelled else None
         return Measurement(0.0, 0, nothing, torch.zeros(2))
     inputs, segments = federation.inputs(rows), Segments((len(rows),))
-    if not labelled:
+    if not labelled and part is None:
         return _scored(received, inputs, federation.answers[rows])
     seen = predicted(received, inputs, segments)
-    scores = seen.log_probs if part is None else predict(network, part, seen, inputs)
+    scores = seen.mixed if part is None else predict(network, part, seen, inputs)
+    if not labelled:
+        right = float(network.task.score(scores, federation.answers[rows]).sum())
+        return Measurement(right, len(rows), None, torch.zeros(2))
     found = HeldOut.of(torch.zeros_like(rows), federation.y[rows], scores)
     confusion = found.confusion()
     return Measurement(float(confusion.trace()), len(rows), confusion, likelihood_report(found.log_likelihood))

@@ -5,7 +5,7 @@ where samples are counted or averaged by answer (class shares, prototypes). A cl
 a quantile bin, several labels to their label set.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from math import inf, log, pi
 from typing import Literal, Protocol
@@ -18,6 +18,10 @@ TaskName = Literal["classification", "regression", "multi-label"]
 
 VARIANCE_FLOOR = 1e-4
 """The smallest variance of a cluster, in units of the variance of all answers."""
+
+
+Part = tuple[Tensor, Tensor]
+"""Rows of some samples, and one model's distribution of each."""
 
 
 class Task(Protocol):
@@ -60,6 +64,10 @@ class Task(Protocol):
 
     def mix(self, distribution: Tensor, weights: Tensor) -> Tensor:
         """Return Σ_k ω_k·p_k(·|x), (samples, values), from distributions and weights (samples, clusters)."""
+        ...
+
+    def mix_parts(self, parts: Sequence["Part"], weights: Tensor) -> Tensor:
+        """Return `mix` where each model was only asked for the samples on which it has weight."""
         ...
 
     def shown(self, mixed: Tensor) -> Tensor:
@@ -130,6 +138,14 @@ class Classification:
     def mix(self, distribution: Tensor, weights: Tensor) -> Tensor:
         """Return log Σ_k ω_k·p_k(·|x), (samples, classes)."""
         return torch.logsumexp(weights.log().unsqueeze(2) + distribution, dim=1)
+
+    def mix_parts(self, parts: Sequence[Part], weights: Tensor) -> Tensor:
+        """Add one model after another: classes can be many, so there is no table of all models."""
+        mixed = parts[0][1].new_full((len(weights), parts[0][1].shape[1]), -inf)
+        for place, (rows, log_probs) in enumerate(parts):
+            weighted = log_probs + weights[rows, place].log().unsqueeze(1)
+            mixed[rows] = torch.logaddexp(mixed[rows], weighted)
+        return mixed
 
     def shown(self, mixed: Tensor) -> Tensor:
         """Return class probabilities."""
@@ -236,6 +252,10 @@ class Regression:
         spread = (weights * (variances + means**2)).sum(dim=1) - mean**2
         return torch.stack([mean, spread.clamp_min(0)], dim=1)
 
+    def mix_parts(self, parts: Sequence[Part], weights: Tensor) -> Tensor:
+        """Line the models up; what has no weight does not matter."""
+        return self.mix(_lined_up(parts, weights), weights)
+
     def shown(self, mixed: Tensor) -> Tensor:
         """Return mean and standard deviation in the user's unit."""
         mean, variance = mixed.unbind(dim=1)
@@ -258,6 +278,14 @@ def _moments(outputs: Tensor) -> tuple[Tensor, Tensor]:
     """Return mean and variance; a head of the user's own likelihood may give the mean only."""
     mean = outputs[..., 0]
     return mean, outputs[..., 1] if outputs.shape[-1] == 2 else torch.ones_like(mean)
+
+
+def _lined_up(parts: Sequence[Part], weights: Tensor) -> Tensor:
+    """Return the distributions of all models as one tensor, (samples, models, values), 0 where one was not asked."""
+    lined = parts[0][1].new_zeros(*weights.shape, parts[0][1].shape[1])
+    for place, (rows, distribution) in enumerate(parts):
+        lined[rows, place] = distribution
+    return lined
 
 
 @dataclass(frozen=True)
@@ -315,6 +343,10 @@ class MultiLabel:
     def mix(self, distribution: Tensor, weights: Tensor) -> Tensor:
         """Return Σ_k ω_k·p_k(y_l = 1|x), (samples, labels)."""
         return (weights.unsqueeze(2) * distribution.sigmoid()).sum(dim=1)
+
+    def mix_parts(self, parts: Sequence[Part], weights: Tensor) -> Tensor:
+        """Line the models up; what has no weight does not matter."""
+        return self.mix(_lined_up(parts, weights), weights)
 
     def shown(self, mixed: Tensor) -> Tensor:
         """Return the probability of each label."""
@@ -389,6 +421,10 @@ class OwnLikelihood:
     def mix(self, distribution: Tensor, weights: Tensor) -> Tensor:
         """As the task does."""
         return self.base.mix(distribution, weights)
+
+    def mix_parts(self, parts: Sequence[Part], weights: Tensor) -> Tensor:
+        """As the task does."""
+        return self.base.mix_parts(parts, weights)
 
     def shown(self, mixed: Tensor) -> Tensor:
         """As the task does."""

@@ -2,62 +2,21 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
-from math import log
 from typing import Protocol
 
 import torch
 from torch import Tensor
 
-from hcfl.core.predictions import Predictions
 from hcfl.core.state import PersonalPart
-from hcfl.data.local_data import LocalData
-from hcfl.models.ensemble import Copies, Ensemble, class_log_probs
+from hcfl.models.ensemble import Copies, Ensemble, outputs_of
 from hcfl.models.inputs import some
 from hcfl.personal import heads, prior
+from hcfl.personal.clients import Clients
 from hcfl.personal.fine_tune import ALONE, EPOCHS, Course, Tuning
-from hcfl.tiers.client_segments import Segments
+from hcfl.personal.links import Link, scoring_of, shifted
 
 HALF = 0.5
 """How much of the prior a head starts from."""
-
-
-@dataclass(frozen=True)
-class Clients:
-    """Some clients, as their personal parts are made."""
-
-    ids: Sequence[int]
-    data: LocalData
-    """Their training data, with what they have set aside."""
-    held: Tensor
-    """(samples,): whether each was set aside."""
-    group: Predictions
-    """What their groups' models predict of these."""
-    class_shares: Tensor
-    """The class frequencies of each client's group, (clients, classes)."""
-    models: Copies
-    """The model of each client's main cluster, as a whole model."""
-    seed: int
-
-    @property
-    def segments(self) -> Segments:
-        """Which client each sample belongs to."""
-        return self.data.segments
-
-    @cached_property
-    def labels(self) -> Tensor:
-        """(samples,), where predictions are."""
-        return self.data.labels.to(self.group.log_probs.device)
-
-    @cached_property
-    def rows(self) -> Sequence[Tensor]:
-        """Rows of each client's samples."""
-        return self.segments.split(torch.arange(len(self.data)))
-
-    def counts(self, counted: Tensor) -> Tensor:
-        """How many of the samples that are `counted` each client has of each class, (clients, classes)."""
-        classes, cell = self.data.classes, self.segments.index * self.data.classes + self.data.labels
-        return torch.bincount(cell[counted], minlength=len(self.segments) * classes).view(-1, classes)
 
 
 class Family(Protocol):
@@ -69,7 +28,7 @@ class Family(Protocol):
         ...
 
     def held_out(self, clients: Clients, tuning: Tuning) -> Tensor:
-        """Log p(·|x) by what is fitted to the other samples, (samples, candidates, classes); only of those held out."""
+        """Predict by what is fitted to the other samples, (samples, candidates, values); only what is held out."""
         ...
 
     def parts(self, clients: Clients, tuning: Tuning, chosen: Mapping[int, int]) -> dict[int, PersonalPart]:
@@ -79,20 +38,23 @@ class Family(Protocol):
 
 @dataclass(frozen=True)
 class Prior:
-    """The client's class frequencies in place of its group's, as a whole or by half."""
+    """What the client's answers are without looking at inputs, in place of its group's, as a whole or by half."""
+
+    link: Link
 
     size = len(prior.STRENGTHS)
 
     def held_out(self, clients: Clients, tuning: Tuning) -> Tensor:
-        """Correct by the frequencies of what is not held out."""
-        offsets = prior.correction(clients.counts(~clients.held), clients.class_shares)
-        each = clients.segments.each(offsets).to(clients.group.log_probs).unsqueeze(1)
+        """Correct by what is not held out."""
+        offsets = self.link.intercepts(clients, ~clients.held)
+        group = clients.group.mixed
+        each = clients.segments.each(offsets).to(group).unsqueeze(1)
         strengths = torch.tensor(prior.STRENGTHS).to(each).view(1, -1, 1)
-        return prior.corrected(clients.group.log_probs.unsqueeze(1), strengths * each)
+        return shifted(self.link, group.unsqueeze(1), strengths * each)
 
     def parts(self, clients: Clients, tuning: Tuning, chosen: Mapping[int, int]) -> dict[int, PersonalPart]:
-        """Return the offsets of the classes."""
-        offsets = prior.correction(clients.counts(torch.ones_like(clients.held)), clients.class_shares)
+        """Return the offsets."""
+        offsets = self.link.intercepts(clients, torch.ones_like(clients.held))
         return {
             row: PersonalPart("prior", bias=prior.STRENGTHS[number] * offsets[row]) for row, number in chosen.items()
         }
@@ -102,12 +64,16 @@ class Prior:
 class Head:
     """An own head: a residual to what the prior corrected by half, held near it by a penalty."""
 
+    link: Link
+
     size = len(heads.PENALTIES)
 
     def held_out(self, clients: Clients, tuning: Tuning) -> Tensor:
         """Fit a head for each penalty."""
         offsets, _ = self._start(clients, ~clients.held)
-        return heads.held_out_log_probs(clients.group.features, offsets, clients.labels, clients.segments, clients.held)
+        features, answers = clients.group.features, clients.answers
+        found = heads.held_out(self.link, features, offsets, answers, clients.segments, clients.held)
+        return self.link.predicted(found, clients.group.mixed.unsqueeze(1))
 
     def parts(self, clients: Clients, tuning: Tuning, chosen: Mapping[int, int]) -> dict[int, PersonalPart]:
         """Fit all heads at once; those that were not chosen are dropped."""
@@ -115,14 +81,15 @@ class Head:
             return {}
         offsets, bias = self._start(clients, torch.ones_like(clients.held))
         penalties = torch.tensor([heads.PENALTIES[chosen.get(row, 0)] for row in range(len(clients.segments))])
-        weight, more = heads.fitted(clients.group.features, offsets, clients.labels, clients.segments, penalties)
+        features, answers = clients.group.features, clients.answers
+        weight, more = heads.fitted(self.link, features, offsets, answers, clients.segments, penalties)
         return {row: PersonalPart("head", bias=bias[row] + more[row], weight=weight[row].clone()) for row in chosen}
 
     def _start(self, clients: Clients, counted: Tensor) -> tuple[Tensor, Tensor]:
-        """Return what the residual is added to: log p(·|x) of each sample, and the prior's offsets of each client."""
-        offsets = prior.correction(clients.counts(counted), clients.class_shares)
-        bias = (HALF * offsets).to(clients.group.log_probs)
-        return prior.corrected(clients.group.log_probs, clients.segments.each(bias)), bias
+        """Return what the residual is added to, on the link's scale, and the prior's offsets of each client."""
+        group, bias = clients.group.mixed, HALF * self.link.intercepts(clients, counted)
+        bias = bias.to(group)
+        return self.link.scale(shifted(self.link, group, clients.segments.each(bias))), bias
 
 
 @dataclass(frozen=True)
@@ -154,10 +121,10 @@ class WholeModels:
         everyone = range(len(kept))
         tuned = _predicted(clients, tuning, self._trained(clients, tuning, kept, everyone, alone=False))
         alone = _predicted(clients, tuning, self._trained(clients, tuning, kept, everyone, True)) if self.alone else []
-        found = []
+        scoring, found = scoring_of(tuning.network.task), []
         for on, off in self.candidates:
             parts = [*([] if on is None else [tuned[on]]), *([] if off is None else [alone[off]])]
-            found.append(torch.logsumexp(torch.stack(parts), dim=0) - log(len(parts)))
+            found.append(scoring.average(torch.stack(parts, dim=1)))
         return torch.stack(found, dim=1)
 
     def parts(self, clients: Clients, tuning: Tuning, chosen: Mapping[int, int]) -> dict[int, PersonalPart]:
@@ -196,16 +163,17 @@ class WholeModels:
 
 
 def _predicted(clients: Clients, tuning: Tuning, stages: Iterator[Copies]) -> list[Tensor]:
-    """Log p(·|x) of every sample that is held out, after each stage, (samples, classes) each."""
-    inputs, found = clients.data.inputs, []
+    """Predict every sample that is held out, after each stage, (samples, values) each."""
+    inputs, found, scoring = clients.data.inputs, [], scoring_of(tuning.network.task)
     for models in stages:
-        log_probs = torch.zeros_like(clients.group.log_probs)
+        predicted = torch.zeros_like(scoring.of_group(clients.group))
         for client, mine in enumerate(clients.rows):
             at = mine[clients.held[mine]]
             if len(at):
-                own = class_log_probs(tuning.network, models.of(client), some(inputs, at.to(inputs.device)))
-                log_probs[at.to(log_probs.device)] = own[:, 0]
-        found.append(log_probs)
+                outputs = outputs_of(tuning.network, models.of(client), some(inputs, at.to(inputs.device)))
+                at = at.to(predicted.device)
+                predicted[at] = scoring.of_model(outputs, clients.answers[at])
+        found.append(predicted)
     return found
 
 

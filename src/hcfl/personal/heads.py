@@ -1,20 +1,23 @@
-r"""Own heads: residuals to the group's log-probabilities, by penalised logistic regression for all clients at once.
+r"""Own heads: residuals to the group's prediction, by penalised maximum likelihood for all clients at once.
 
-A client's logits are log p_group(·|x) + z·Δ, with z its features, centred and scaled so that E‖z‖² = 1, and a constant.
-Δ minimises Σ_j CE_j + λ/2‖Δ‖²: the residual's logits have a prior variance of about 1/λ, so λ means the same for every
-network, and a client with more samples needs less of it.
+A client's prediction is g(x) + z·Δ on the scale of its task, with g the group's (log p_group(·|x) of classes), z the
+client's features, centred and scaled so that E‖z‖² = 1, and a constant. Δ minimises the task's loss + λ/2‖Δ‖²: the
+residual has a prior variance of about 1/λ, of numbers in units of the variance around the group's mean; so λ means the
+same for every network, and a client with more samples needs less of it.
 
-Each λ is a problem of its own, and all problems of all clients take the same number of steps. A step
-divides the gradient by an upper bound of the curvature (Böhning's, ½Σzzᵀ + λ), which is diagonal in the principal axes
-of the client's features; so there is no step size, and Nesterov's momentum makes few steps enough.
+Each λ is a problem of its own, and all problems of all clients take the same number of steps. A step divides the
+gradient by an upper bound of the curvature (of classes Böhning's, ½Σzzᵀ + λ), which is diagonal in the principal axes
+of the client's features; so there is no step size, and Nesterov's momentum makes few steps enough. The squared error of
+numbers is as curved as its bound: one step is the solution.
 """
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 import torch
 from torch import Tensor
-from torch.nn.functional import one_hot, pad
+from torch.nn.functional import pad
 from torch.nn.utils.rnn import pad_sequence
 
 from hcfl.tiers.client_segments import Segments
@@ -33,6 +36,27 @@ SPARE, ITERATIONS = 16, 4
 
 ELEMENTS = 1 << 23
 """Logits that all problems of a chunk of clients may have."""
+
+
+class Loss(Protocol):
+    """What residuals minimise: its slope is what is expected less what the answers are."""
+
+    @property
+    def steps(self) -> int:
+        """How many steps are enough."""
+        ...
+
+    def targets(self, answers: Tensor, values: int) -> Tensor:
+        """Return answers as what is expected is compared with them, (clients, samples, values)."""
+        ...
+
+    def expected(self, values: Tensor) -> Tensor:
+        """Return what is expected, from values (clients, samples, problems, values) on the scale of the task."""
+        ...
+
+    def curvature(self, z: Tensor, counted: Tensor) -> Tensor:
+        """Bound the curvature along each axis, (clients, axes, problems, 1); from `fit`'s z and counted samples."""
+        ...
 
 
 @dataclass(frozen=True)
@@ -83,38 +107,39 @@ def principal_axes(centred: Tensor) -> Tensor:
     return space @ axes.flip(2).to(centred)
 
 
-def fit(z: Tensor, offsets: Tensor, labels: Tensor, counted: Tensor, penalties: Tensor) -> Tensor:
-    """Return Δ of every problem, (clients, axes, problems, classes).
+def fit(loss: Loss, z: Tensor, offsets: Tensor, answers: Tensor, counted: Tensor, penalties: Tensor) -> Tensor:
+    """Return Δ of every problem, (clients, axes, problems, values).
 
     Args:
+        loss: what is minimised.
         z: (clients, samples, axes), orthogonal columns.
-        offsets: log-probabilities to which Δ is a residual, (clients, samples, classes).
-        labels: (clients, samples).
+        offsets: to what Δ is a residual, (clients, samples, values).
+        answers: (clients, samples, …).
         counted: which samples each problem is of, (clients, samples, problems).
         penalties: λ of each problem, (clients, problems).
     """
-    classes = offsets.shape[2]
-    targets = one_hot(labels, classes).to(z).unsqueeze(2)
+    values = offsets.shape[2]
+    targets = loss.targets(answers, values).to(z).unsqueeze(2)
     counted = counted.unsqueeze(3).to(z)
     penalty = penalties[:, None, :, None].to(z)
-    curvature = 0.5 * z.square().sum(dim=1)[:, :, None, None] + penalty
+    curvature = loss.curvature(z, counted) + penalty
     turned = z.transpose(1, 2).contiguous()
 
     def slope(at: Tensor) -> Tensor:
-        error = (torch.softmax(residual_logits(z, at) + offsets.unsqueeze(2), dim=3) - targets).mul_(counted)
-        return residual_logits(turned, error) + penalty * at
+        error = (loss.expected(residuals(z, at) + offsets.unsqueeze(2)) - targets).mul_(counted)
+        return residuals(turned, error) + penalty * at
 
-    found = ahead = z.new_zeros(len(z), z.shape[2], penalties.shape[1], classes)
-    for step in range(STEPS):
+    found = ahead = z.new_zeros(len(z), z.shape[2], penalties.shape[1], values)
+    for step in range(loss.steps):
         before, found = found, ahead - slope(ahead) / curvature
         ahead = found + step / (step + 3) * (found - before)
     return found
 
 
-def residual_logits(z: Tensor, residual: Tensor) -> Tensor:
-    """Multiply (clients, samples, axes) by (clients, axes, problems, classes): one product for each client."""
-    clients, _, problems, classes = residual.shape
-    return (z @ residual.flatten(2)).view(clients, -1, problems, classes)
+def residuals(z: Tensor, residual: Tensor) -> Tensor:
+    """Multiply (clients, samples, axes) by (clients, axes, problems, values): one product for each client."""
+    clients, _, problems, values = residual.shape
+    return (z @ residual.flatten(2)).view(clients, -1, problems, values)
 
 
 @dataclass(frozen=True)
@@ -151,33 +176,46 @@ def _padded(clients: list[int], parts: Sequence[Tensor]) -> Padded:
     return Padded(clients, rows, torch.arange(rows.shape[1]) < lengths.unsqueeze(1))
 
 
-def held_out_log_probs(features: Tensor, offsets: Tensor, labels: Tensor, segments: Segments, held: Tensor) -> Tensor:
-    """Log p(·|x) of every sample by heads that have not seen those `held` out: (samples, penalties, classes)."""
-    classes, tried = offsets.shape[1], len(PENALTIES)
-    found = offsets.new_empty(len(labels), tried, classes)
+def held_out(
+    loss: Loss, features: Tensor, offsets: Tensor, answers: Tensor, segments: Segments, held: Tensor
+) -> Tensor:
+    """Add to offsets what heads say that have not seen the samples `held` out: (samples, penalties, values)."""
+    values, tried = offsets.shape[1], len(PENALTIES)
+    found = offsets.new_empty(len(offsets), tried, values)
     penalties = torch.tensor(PENALTIES)
-    for chunk in padded(segments, ELEMENTS // (tried * classes)):
+    for chunk in padded(segments, ELEMENTS // (tried * values)):
         rows = chunk.rows.to(offsets.device)
         present = chunk.present.to(offsets.device)
         counted = present & ~held[chunk.rows].to(offsets.device)
         z = Axes.of(features[rows], counted).of_each(features[rows]) * present.unsqueeze(2)
         problems = counted.unsqueeze(2).expand(-1, -1, tried)
-        residual = fit(z, offsets[rows], labels[rows], problems, penalties.expand(len(rows), -1))
-        logits = residual_logits(z, residual) + offsets[rows].unsqueeze(2)
-        found[rows[present]] = torch.log_softmax(logits[present], dim=2)
+        residual = fit(loss, z, offsets[rows], answers[rows], problems, penalties.expand(len(rows), -1))
+        each = residuals(z, residual) + offsets[rows].unsqueeze(2)
+        found[rows[present]] = each[present]
     return found
 
 
 def fitted(
-    features: Tensor, offsets: Tensor, labels: Tensor, segments: Segments, penalties: Tensor
+    loss: Loss, features: Tensor, offsets: Tensor, answers: Tensor, segments: Segments, penalties: Tensor
 ) -> tuple[Tensor, Tensor]:
-    """Fit each client's head on all its samples: weight (clients, features, classes) and bias (clients, classes)."""
+    """Fit each client's head on all its samples: weight (clients, features, values) and bias (clients, values)."""
     weight = offsets.new_zeros(len(segments), features.shape[1], offsets.shape[1])
     bias = offsets.new_zeros(len(segments), offsets.shape[1])
     for chunk in padded(segments, ELEMENTS // offsets.shape[1]):
         rows, present = chunk.rows.to(offsets.device), chunk.present.to(offsets.device).unsqueeze(2)
         axes = Axes.of(features[rows], present[:, :, 0])
         z = axes.of_each(features[rows]) * present
-        residual = fit(z, offsets[rows], labels[rows], present, penalties[chunk.clients].unsqueeze(1))
+        residual = fit(loss, z, offsets[rows], answers[rows], present, penalties[chunk.clients].unsqueeze(1))
         weight[chunk.clients], bias[chunk.clients] = axes.folded(residual[:, :, 0])
     return weight, bias
+
+
+def intercepts(loss: Loss, offsets: Tensor, answers: Tensor, segments: Segments, counted: Tensor) -> Tensor:
+    """Fit a constant for each client on the samples that are `counted`, with λ = 1: (clients, values)."""
+    found = offsets.new_zeros(len(segments), offsets.shape[1])
+    for chunk in padded(segments, ELEMENTS // offsets.shape[1]):
+        rows = chunk.rows.to(offsets.device)
+        ones = (chunk.present & counted[chunk.rows]).to(offsets).unsqueeze(2)
+        penalty = offsets.new_ones(len(rows), 1)
+        found[chunk.clients] = fit(loss, ones, offsets[rows], answers[rows], ones.bool(), penalty)[:, 0, 0]
+    return found

@@ -7,7 +7,6 @@ one client are a noisy judge, so clients pool what they found: see `Pool`.
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from math import log
 
 import torch
 from torch import Tensor
@@ -23,9 +22,6 @@ MOST = 50
 
 ERRORS = 1.5
 """Standard errors that are subtracted from what all clients found: the best of many candidates is partly luck."""
-
-FLOOR = 0.02
-"""The smallest probability that counts: one wrong and certain prediction must not outweigh a hundred right ones."""
 
 
 def number_aside(samples: int) -> int:
@@ -52,11 +48,6 @@ def held_of(segments: Segments) -> Tensor:
     return torch.cat([torch.arange(size) >= size - number_aside(size) for size in segments.sizes])
 
 
-def score(log_probs: Tensor, labels: Tensor) -> Tensor:
-    """Log max(p(y|x), floor) of the true labels, (samples,), from log p(·|x), (samples, classes)."""
-    return log_probs.gather(1, labels.to(log_probs.device).unsqueeze(1))[:, 0].clamp_min(log(FLOOR))
-
-
 @dataclass(frozen=True)
 class Gains:
     """By how much candidates beat the group's model on what each client set aside; sums that a client can send."""
@@ -67,12 +58,19 @@ class Gains:
     """(clients, candidates): Σ of the gains."""
     squares: Tensor
     """(clients, candidates): Σ of their squares."""
+    variances: Tensor | None = None
+    """(clients, candidates): of numbers, the variance around each candidate's prediction. It stays with the client."""
 
     @classmethod
     def of(cls, scores: Tensor, segments: Segments) -> "Gains":
         """Sum scores (samples, 1 + candidates), of which column 0 is the group's."""
         gains = (scores[:, 1:] - scores[:, :1]).double()
         return cls(segments.lengths.double(), segments.sum(gains), segments.sum(gains.square()))
+
+    @property
+    def sent(self) -> "Gains":
+        """What a client tells."""
+        return replace(self, variances=None)
 
     @classmethod
     def join(cls, each: Sequence["Gains"]) -> "Gains":
@@ -81,12 +79,12 @@ class Gains:
             *(torch.cat(parts) for parts in zip(*((one.samples, one.total, one.squares) for one in each), strict=True))
         )
 
-    def possible(self, candidates: int) -> bool:
-        """Whether one client can have found this: a gain is at most −log of the floor, and squares follow from it."""
+    def possible(self, candidates: int, largest: float) -> bool:
+        """Whether one client can have found this, and told no more, where no gain of a sample is above `largest`."""
         shapes = [(tensor.dtype, tuple(tensor.shape)) for tensor in (self.samples, self.total, self.squares)]
-        if shapes != [(torch.float64, (1,)), *[(torch.float64, (1, candidates))] * 2]:
+        if shapes != [(torch.float64, (1,)), *[(torch.float64, (1, candidates))] * 2] or self.variances is not None:
             return False
-        number, largest = self.samples[:, None], -log(FLOOR)
+        number = self.samples[:, None]
         room = 1 + 1e-6
         fine = (number >= 0) & (number <= MOST) & (number == number.round())
         fine = fine & (self.total.abs() <= number * largest * room) & (self.squares <= number * largest**2 * room)

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from hcfl.config import PersonalKind
-from hcfl.core.evaluation import held_out_inputs, right_of
+from hcfl.core.evaluation import held_out_inputs, scores_of
 from hcfl.core.local_plan import Trainer
 from hcfl.core.predictions import Predictions, kept_models, predictions_of_all
 from hcfl.core.received import known_weights, predicted
@@ -24,9 +24,11 @@ from hcfl.data import Federation
 from hcfl.data.local_data import LocalData
 from hcfl.models.ensemble import Ensemble
 from hcfl.models.inputs import some
-from hcfl.personal.families import Clients
+from hcfl.models.tasks import Task
+from hcfl.personal.clients import Clients
 from hcfl.personal.fine_tune import Tuning, main_models
 from hcfl.personal.inner_split import Gains, Pool, held_of, set_aside
+from hcfl.personal.links import scoring_of
 from hcfl.personal.making import candidates_of, gains_of, make, predict
 
 
@@ -43,10 +45,9 @@ class PersonalParts:
     after: int
     """The choosing round: the last one in which clients train without what they have set aside."""
 
-    @property
-    def candidates(self) -> int:
-        """How many parts each client chooses among."""
-        return len(candidates_of(self.kind))
+    def possible(self, task: Task, gains: Gains) -> bool:
+        """Whether a client can have found this of the parts that it chooses among."""
+        return gains.possible(len(candidates_of(self.kind, task)), scoring_of(task).largest)
 
     @cached_property
     def apart(self) -> Federation:
@@ -72,7 +73,8 @@ class PersonalParts:
         federation, network, method = self.federation, setting.network, setting.method
         everyone = list(range(federation.clients))
         data = federation.local_data(everyone)
-        seen = predictions_of_all(federation, network, method, state, clients, data.inputs, data.segments)
+        inputs, segments = data.inputs, data.segments
+        seen = predictions_of_all(federation, network, method, state, clients, inputs, segments, data.answers)
         all_clients = Clients(
             ids=everyone,
             data=data,
@@ -85,17 +87,10 @@ class PersonalParts:
         noted = [clients[client].noted if client in clients else {} for client in everyone]
         gains = self._with_notes(setting, all_clients, noted)
         made = make(self.kind, all_clients, self._tuning(setting), gains, Pool.of(gains))
-        inputs, segments = held_out_inputs(federation), federation.val_segments
-        groups_seen = predictions_of_all(federation, network, method, state, clients, inputs, segments)
-        log_probs = groups_seen.log_probs.clone()
-        for client, part in enumerate(made):
-            at = torch.nonzero(segments.index == client).flatten().to(log_probs.device)
-            if len(at) and part.kind != "none":
-                mine = Predictions(groups_seen.log_probs[at], groups_seen.features[at])
-                log_probs[at] = predict(network, part, mine, some(inputs, at))
-        right = right_of(log_probs, federation.y[federation.val_rows], segments)
-        with_parts = replace(groups, personal=right, kinds=tuple(part.kind for part in made))
-        return with_parts, dict(enumerate(made))
+        parts = dict(enumerate(made))
+        mixed = predictions_with(setting, state, clients, parts)
+        right = scores_of(network.task, mixed, federation.answers[federation.val_rows], federation.val_segments)
+        return replace(groups, personal=right, kinds=tuple(part.kind for part in made)), parts
 
     def gains(self, setting: Setting, clients: Clients) -> Gains:
         """Score what clients can add to their groups' models, on the samples that they set aside."""
@@ -130,7 +125,7 @@ def clients_of(task: RoundTask, data: LocalData) -> Clients:
         ids=task.participants,
         data=data,
         held=held_of(data.segments),
-        group=predicted(task, data.inputs, data.segments),
+        group=predicted(task, data.inputs, data.segments, data.answers),
         class_shares=weights @ task.broadcast.class_shares,
         models=main_models(
             task.broadcast.ensemble, weights, [None if state is None else state.own for state in states]
@@ -154,3 +149,19 @@ def some_of(clients: Clients, which: Tensor) -> Clients:
         class_shares=clients.class_shares[rows],
         models=clients.models.map(lambda tensor: tensor[rows.to(tensor.device)]),
     )
+
+
+def predictions_with(
+    setting: Setting, state: ServerState, clients: Mapping[int, ClientState], parts: Mapping[int, PersonalPart]
+) -> Tensor:
+    """Predict all held-out samples, one client's after another's, with personal parts, in the form of the task."""
+    federation, network = setting.federation, setting.network
+    inputs, segments = held_out_inputs(federation), federation.val_segments
+    groups = predictions_of_all(federation, network, setting.method, state, clients, inputs, segments)
+    mixed = groups.mixed.clone()
+    for client, part in parts.items():
+        at = torch.nonzero(segments.index == client).flatten().to(mixed.device)
+        if len(at) and part.kind != "none":
+            mine = Predictions(groups.mixed[at], groups.features[at])
+            mixed[at] = predict(network, part, mine, some(inputs, at))
+    return mixed

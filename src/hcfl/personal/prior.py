@@ -1,6 +1,5 @@
-"""The prior: a client's own class frequencies in place of its group's, at prediction."""
+"""The prior of classes: a client's own class frequencies in place of its group's, at prediction."""
 
-import torch
 from torch import Tensor
 
 STRENGTHS = (0.5, 1.0)
@@ -20,8 +19,3 @@ def smoothed_frequencies(counts: Tensor, group: Tensor) -> Tensor:
 def correction(counts: Tensor, group: Tensor) -> Tensor:
     """Log π_i(y) − log π_group(y): by Bayes' rule what p(y|x) changes by where only class frequencies differ."""
     return smoothed_frequencies(counts, group).log() - group.log()
-
-
-def corrected(log_probs: Tensor, offset: Tensor) -> Tensor:
-    """Return log p(·|x) with an offset for each class, normalised again."""
-    return torch.log_softmax(log_probs + offset, dim=-1)

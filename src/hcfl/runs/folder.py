@@ -237,7 +237,7 @@ def finish(
         _write_table(path / name, table)
     concepts = None if federation.truth is None else federation.truth.concepts
     summary = summarise(method, config, concepts, metrics, measured, state.scores)
-    scored = scores.client_scores(federation, measured.last)
+    scored = scores.client_scores(federation, measured.last, measured.personal)
     if scored is not None:
         names, sizes = federation.client_names, federation.val_segments.sizes
         _write_table(path / SCORES, scores.rows_of(names, sizes, scored))

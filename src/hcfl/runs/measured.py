@@ -3,6 +3,8 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from torch import Tensor
+
 from hcfl.config import Config
 from hcfl.core.evaluation import predict_held_out
 from hcfl.core.held_out import ByClass, HeldOut, Tally
@@ -10,6 +12,7 @@ from hcfl.core.predictions import as_clients_know
 from hcfl.core.record import Row
 from hcfl.core.setting import Setting
 from hcfl.core.state import ClientScores, RunState
+from hcfl.personal.measuring import predictions_with
 
 
 @dataclass(frozen=True)
@@ -24,6 +27,8 @@ class Measured:
     """By one model for each group as the user gave it, where they were trained to compare with."""
     tally: Tally | None = None
     """The predictions of the last models, counted."""
+    personal: Tensor | None = None
+    """The predictions with personal parts, in the form of the task, (samples, values)."""
     told: Row = field(default_factory=dict)
     """Fields of the last round as clients measured them on the last models; `metrics.jsonl` has those of the former."""
 
@@ -48,7 +53,10 @@ def measure(config: Config, setting: Setting, rows: Sequence[Row], state: RunSta
     last = held_out(config, setting, state)
     same = served.server.round == state.server.round
     tally = None if last is None else last.tally()
-    return Measured(last, last if same else held_out(config, setting, served), tally=tally)
+    personal = None
+    if last is not None and state.personal:
+        personal = predictions_with(setting, state.server, state.clients, state.personal).cpu()
+    return Measured(last, last if same else held_out(config, setting, served), tally=tally, personal=personal)
 
 
 def held_out(config: Config, setting: Setting, state: RunState) -> HeldOut | None:

@@ -48,6 +48,7 @@ from hcfl.models.ensemble import Ensemble, embed, initialise
 from hcfl.models.precision import check_precision
 from hcfl.models.tasks import AnyTask, Classification, OwnLikelihood, Task
 from hcfl.own_code import described_error
+from hcfl.personal.links import link_of
 from hcfl.personal.measuring import PersonalParts
 from hcfl.privacy.rules import check_model, settled
 from hcfl.runs import engine_trial, memory_estimate
@@ -106,9 +107,10 @@ def prepare(
     if model is None:
         check_reads_texts(model_settings.name, federation.schema)
     task = task_of(federation, config.training)
-    if task.name != "classification" and config.personal.kind != "none":
+    if config.personal.kind in ("prior", "head") and link_of(task) is None:
         raise InputError(
-            f"personal.kind = {config.personal.kind!r}: personal parts are of classes, the task is {task.name}"
+            f"personal.kind = {config.personal.kind!r}: must be fine-tune, proximal, mixture or auto, since "
+            "training.loss does not say what a network's outputs mean, and nothing can be added to them"
         )
     if federation.steps > 1 and config.personal.kind != "none":
         raise InputError(

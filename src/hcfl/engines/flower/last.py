@@ -19,6 +19,7 @@ from hcfl.engines.flower.directory import Directory
 from hcfl.engines.flower.exchange import ask, brief
 from hcfl.engines.flower.messages import Common, Measured, Task, task_for
 from hcfl.personal.inner_split import Gains, Pool
+from hcfl.personal.measuring import PersonalParts
 
 
 @dataclass(frozen=True)
@@ -85,10 +86,10 @@ class LastMeasurement:
         lowest = self.setting.network.task.lowest
         if not lowest <= answer.right <= answer.samples <= most_held_out(train, held_out, client, size):
             return f"sent counts that cannot be: {answer.right:g} of {answer.samples} held-out samples right"
-        if answer.personal is not None and not 0 <= answer.personal <= answer.samples:
-            return f"sent counts that cannot be: {answer.personal} of {answer.samples} right with its personal part"
-        candidates = 0 if self.setting.personal is None else self.setting.personal.candidates
-        if answer.gains is not None and not answer.gains.possible(candidates):
+        if answer.personal is not None and not lowest <= answer.personal <= answer.samples:
+            return f"sent counts that cannot be: {answer.personal:g} of {answer.samples} right with its personal part"
+        task, parts = self.setting.network.task, self.setting.personal
+        if answer.gains is not None and not (isinstance(parts, PersonalParts) and parts.possible(task, answer.gains)):
             return "sent gains of personal parts that cannot be"
         return self._problem_with_confusion(answer)
 

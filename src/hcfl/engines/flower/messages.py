@@ -107,7 +107,7 @@ class Measured:
     right: float
     samples: int
     problem: str = ""
-    personal: int | None = None
+    personal: float | None = None
     """The same with its personal part, where clients make one."""
     gains: Gains | None = None
     """What it found of the candidates for its personal part, before it has one."""

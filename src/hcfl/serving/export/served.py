@@ -6,14 +6,13 @@ from math import log, pi
 import torch
 from torch import Tensor, nn
 
+from hcfl.core.predictions import Predictions
 from hcfl.core.state import PersonalPart
 from hcfl.data.tables import Schema
 from hcfl.models import Network
 from hcfl.models.ensemble import row
+from hcfl.personal import making
 from hcfl.serving.predict import Blend, Density
-
-SMALLEST = 1e-38
-"""The smallest probability of which a logarithm is taken."""
 
 
 class Served(nn.Module):
@@ -46,19 +45,21 @@ class Served(nn.Module):
         weights = self.weights.expand(x.shape[0], -1)
         if self.density is not None and len(each) > 1:
             weights = torch.softmax(self.weights.log() + self.density(x), dim=1)
-        group = self.task.shown(self.task.mix(distribution, weights))
-        return group if self.personal is None else self.personal(x, features[self.main], group)
+        mixed = self.task.mix(distribution, weights)
+        if self.personal is not None:
+            mixed = self.personal(x, features[self.main], mixed)
+        return self.task.shown(mixed)
 
 
 class Personal(nn.Module):
-    """Scaled inputs, features and the group's probabilities → the client's: `personal.making.predict` as a module."""
+    """Scaled inputs, features and the group's prediction → the client's: `personal.making.predict` as a module."""
 
     bias: Tensor
     weight: Tensor
 
     def __init__(self, network: Network, part: PersonalPart) -> None:
         super().__init__()
-        self.share = part.share
+        self.task, self.kind, self.share, self.variance = network.task, part.kind, part.share, part.variance
         self.models = nn.ModuleList()
         if part.own is not None:
             for number in range(part.own.clusters):
@@ -68,14 +69,12 @@ class Personal(nn.Module):
         self.register_buffer("weight", torch.zeros(1, 1) if part.weight is None else part.weight.clone())
         self.on_features = part.weight is not None
 
-    def forward(self, x: Tensor, features: Tensor, group: Tensor) -> Tensor:
-        """(1 − s)·p_group + s·p_own."""
-        if len(self.models):
-            own = torch.stack([torch.softmax(model(x), dim=1) for model in self.models]).mean(dim=0)
-        else:
-            logits = group.clamp_min(SMALLEST).log() + self.bias
-            own = torch.softmax(logits + features @ self.weight if self.on_features else logits, dim=1)
-        return own if self.share == 1 else self.share * own + (1 - self.share) * group
+    def forward(self, x: Tensor, features: Tensor, mixed: Tensor) -> Tensor:
+        """(1 − s)·p_group + s·p_own, in the form of the task."""
+        weight = self.weight if self.on_features else None
+        part = PersonalPart(self.kind, self.share, self.bias, weight, variance=self.variance)
+        outputs = torch.stack([model(x) for model in self.models], dim=1) if len(self.models) else None
+        return making.predicted(self.task, part, Predictions(mixed, features), outputs)
 
 
 class ModelDensity(nn.Module):
