@@ -72,19 +72,23 @@ def on_watch(seeds: range, given: argparse.Namespace, methods: Sequence[str], **
     label = "-".join(f"{name}{value}" for name, value in {"rounds": given.rounds, **settings}.items())
     for method in methods:
         kind = "none" if method == "local" else given.personal  # alone, a client needs to set nothing aside
+        parts: dict[str, str | int] = {"personal": kind}
+        if given.after and kind != "none":
+            parts["personal_after"] = given.after
+        named = "-".join(str(value) for value in parts.values())
         found, accuracies = [], {}
         for seed in seeds:
-            out = given.out / f"{method}-{kind}-{label}-seed{seed}"
+            out = given.out / f"{method}-{named}-{label}-seed{seed}"
             if not (out / "summary.json").exists():
                 chosen = {"rounds": given.rounds, "evaluate_every": given.rounds, **settings}
-                hcfl.run(method, watch(seed), personal=kind, seed=seed, threads=1, out=out, **chosen)
+                hcfl.run(method, watch(seed), seed=seed, threads=1, out=out, **parts, **chosen)
             accuracies[seed] = accuracy_of_clients(out)
             if method == "local":
                 alone[seed] = accuracies[seed]
             summary = json.loads((out / "summary.json").read_text(encoding="utf-8"))
             found.append({**summary, "below": share_worse_off(accuracies[seed], alone[seed])})
         keys = ("val_last", "val_personal_last", "test_last")
-        worst = "val_worst_tenth" if method == "local" else "val_personal_worst_tenth"
+        worst = "val_worst_tenth" if kind == "none" else "val_personal_worst_tenth"
         cells = ["–" if found[0][key] is None else shown([row[key] for row in found]) for key in keys]
         cells.append(f"{mean(row['clusters_last'] for row in found):.1f}")
         cells += [shown([row[key] for row in found]) for key in (worst, "below")]
@@ -117,6 +121,7 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0, help="the first seed")
     parser.add_argument("--rounds", type=int, default=30)
     parser.add_argument("--personal", default="auto")
+    parser.add_argument("--after", type=int, help="the round after which clients choose; default half of the rounds")
     parser.add_argument("--out", type=Path, default=Path("runs/personal"))
     parser.add_argument(
         "--methods", nargs="*", default=METHODS, help="local is the first, since others are compared with it"

@@ -107,14 +107,14 @@ def test_parts_are_chosen_by_what_was_noted_once(shifted, name):
 def test_notes_decide_and_not_what_the_last_models_gain(shifted):
     """With other notes, clients choose otherwise: by hand, two of them half of the prior, and one a head."""
     chosen, (state, _) = played(shifted, "fedavg", 3, "head", after=2)
-    wanted = {0: 1, 1: 0, 2: 3, 3: 1, 4: 0}
+    wanted, clients = {0: 1, 1: 0, 2: 3, 3: 1, 4: 0}, dict(state.clients)
     for client, column in wanted.items():
         total = torch.full((1, 8), -10.0, dtype=torch.float64)
         if column:
             total[0, column - 1] = 10.0
         noted = {"samples": torch.tensor([10.0], dtype=torch.float64), "total": total, "squares": total.square() / 9}
-        state.clients[client] = replace(state.clients[client], noted=noted)
-    scores, parts = chosen.personal.measure(chosen, state.server, state.clients, state.scores)
+        clients[client] = replace(clients[client], noted=noted)
+    scores, parts = chosen.personal.measure(chosen, state.server, clients, state.scores)
     assert scores.kinds == ("prior", "none", "head", "prior", "none")
     assert parts[2].weight is not None
 
