@@ -54,7 +54,10 @@ def _flatten(value: object, name: str, tensors: dict[str, Tensor]) -> Tree:
     tree = {str(key): _flatten(part, _at(name, key), tensors) for key, part in _parts(value)}
     if isinstance(value, tuple):
         return list(tree.values())
-    return {CLASS: type(value).__name__, **tree} if is_dataclass(value) else tree
+    named = is_dataclass(value) and not isinstance(
+        value, Mapping
+    )  # a table of clients is the mapping that it stands for
+    return {CLASS: type(value).__name__, **tree} if named else tree
 
 
 def _parts(value: object) -> list[tuple[str | int, object]]:
