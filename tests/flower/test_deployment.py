@@ -205,6 +205,7 @@ def fingerprints(running: Running, name: str) -> dict[bool, str]:
     return {key.revoked: key.fingerprint for key in deploy.listed(running.folder) if key.name == name}
 
 
+@needs_nginx
 def test_a_key_that_was_replaced_or_revoked_is_kept_out(running, tmp_path):
     """The old key works until the new one is registered; a key that was put out never comes back."""
     register, home = running.folder / "server" / "register.sh", running.folder / "clients" / "east"
