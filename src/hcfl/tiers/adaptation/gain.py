@@ -63,7 +63,7 @@ class SplitOnGain:
     - **Contradiction**, by `rho`, as in `SplitOnContradiction`: it sees relabelled classes with few clients, too. With
       few samples, and for bins of numbers, whose prototypes lie on a line, noise looks like a contradiction. So it must
       also repeat: groups that one half of all samples proposes must make the other half likelier, 1/`level` to 1,
-      divided as above, in the same rounds.
+      divided among rounds, clusters and sources of cuts.
 
     What was split is merged only on evidence: where the prototypes do not contradict each other by ρ/2, and more of the
     same clients lose than gain by two heads. (While φ learns to see both parts alike, the gain shrinks, and one head is
@@ -102,10 +102,9 @@ class SplitOnGain:
         look = looks(participants.round)
         if merge := self._merge(participants, known, directions) if look else None:
             return Decision(remove=empty, merges=(merge,))
-        if look:
-            split = contradiction.split(participants, directions, distance, self._repeats(participants, known, look))
-            if split := split or self._split(participants, known, distance, look):
-                return Decision((split,), empty)
+        split = contradiction.split(participants, directions, distance, self._repeats(participants, known))
+        if split := split or (self._split(participants, known, distance, look) if look else None):
+            return Decision((split,), empty)
         dissenting = contradiction.moves(participants, directions)
         named = {move.client for move in dissenting}
         likelier = tuple(move for move in _moves(participants, known, directions) if move.client not in named)
@@ -115,10 +114,10 @@ class SplitOnGain:
         """Return the p-value below which a look splits one of the cuts looked at; `level` in all looks together."""
         return self.level / (look * (look + 1) * looked_at)
 
-    def _repeats(self, participants: Participants, known: Measured, look: int) -> Callable[[Block], bool]:
+    def _repeats(self, participants: Participants, known: Measured) -> Callable[[Block], bool]:
         """Whether samples that did not propose two groups of a cluster bear them out."""
         looked_at = len(SOURCES) * len(set(participants.members.tolist()))
-        needed = -log(self.threshold(look, looked_at))
+        needed = -log(self.threshold(max(participants.round, 1), looked_at))
 
         def repeats(block: Block) -> bool:
             inside = known.of(block.rows)
