@@ -5,8 +5,8 @@ from types import SimpleNamespace
 import pytest
 
 from hcfl.config import AdmissionConfig
-from hcfl.core.admission import NOT_FINITE, UNLIKE, Refusal
 from hcfl.core.collect import diverged, missing_clients
+from hcfl.core.refusal import NOT_FINITE, UNLIKE, Refusal
 from hcfl.core.setting import RoundTask, uploads_needed
 from hcfl.core.state import Missing
 from helpers import setting_of

@@ -6,17 +6,17 @@ a round at once: their numbers (`refusals`). All engines pass here; a refused up
 
 import math
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Literal
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from hcfl.core import serialization
+from hcfl.core import running_statistics, serialization
 from hcfl.core.held_out import LIKELIHOOD
+from hcfl.core.refusal import NOT_FINITE, Check, Refusal, impossible
 from hcfl.core.setting import RoundTask
 from hcfl.core.state import Update
 from hcfl.core.upload_form import Wanted, problem_with_form
@@ -29,24 +29,6 @@ MOST_SAMPLES = 10
 
 ROUNDING = 1e-3
 """The relative rounding error that sums and means may have."""
-
-
-RefusalKind = Literal["not finite", "too long", "impossible", "unlike"]
-"""What is wrong with an upload: NaN or Inf; a model that is far too long; numbers that cannot come from the client's
-samples; tensors of other kinds or shapes than those of most clients."""
-
-
-@dataclass(frozen=True)
-class Refusal:
-    """Why an upload does not count."""
-
-    kind: RefusalKind
-    text: str
-    """The sentence for the user, which begins with a verb: the client is its subject."""
-
-
-NOT_FINITE = Refusal("not finite", "sent numbers that are not finite")
-UNLIKE = Refusal("unlike", "sent counts, prototypes or moments unlike the others'")
 
 
 @dataclass(frozen=True)
@@ -110,10 +92,6 @@ def _statistics_form(update: Update) -> str:
     return str([each, [tensor.shape[1:] for tensor in rows.values()], {n: (t.dtype, t.shape) for n, t in sums.items()}])
 
 
-Check = tuple[Tensor, Callable[[int], Refusal]]
-"""Which participants fail it, (participants,), and why the participant at a position does."""
-
-
 def refusals(task: RoundTask, update: Update) -> dict[int, Refusal]:
     """Return the clients of a round's uploads whose numbers are impossible, and why."""
     if not update.clients:
@@ -134,7 +112,7 @@ def _checks(task: RoundTask, update: Update) -> Iterator[Check]:
     yield ~finite, lambda _: NOT_FINITE
 
     if buffers:
-        yield from _running(task, update, finite)
+        yield from running_statistics.checks(task, update, finite)
 
     if not update.noised:  # noise hides whether weights and counts can be those of a client
         announced = task.setting.federation.train_sizes
@@ -151,7 +129,7 @@ def _checks(task: RoundTask, update: Update) -> Iterator[Check]:
                 half = torch.ceil(update.held_out[:, 1] / 2)
                 yield (
                     update.reports[LIKELIHOOD][:, 1].cpu() != half,
-                    _impossible("sent a likelihood of other held-out samples than every second one"),
+                    impossible("sent a likelihood of other held-out samples than every second one"),
                 )
 
     fine = lengths[finite[update.row_participants]]
@@ -164,90 +142,12 @@ def _checks(task: RoundTask, update: Update) -> Iterator[Check]:
         )
 
 
-MEAN, VARIANCE, BATCHES = "running_mean", "running_var", "num_batches_tracked"
-"""How the names of batch normalisation's buffers end."""
-
-OTHER = "other buffers"
-
-STATISTICS = {
-    VARIANCE: "running variances whose roots are {}",
-    MEAN: "running means that are {} as long as",
-    OTHER: "buffers that are {} as long as",
-}
-
-SMALLEST = 1e-3
-"""Statistics are never too long that are shorter."""
-
-MOST_BATCHES = 2**40
-"""No client trains on more batches."""
-
-
-def _running(task: RoundTask, update: Update, finite: Tensor) -> Iterator[Check]:
-    """Check running statistics: variances are not negative, and nothing is far longer than it usually is.
-
-    Each kind is compared with the median of the round and with what was sent out, whichever is longer; variances by
-    their roots. Means are compared with the roots of the variances, too: new models are sent out with means of 0.
-    """
-    names, longest = task.setting.network.buffers, task.setting.admission.longest_model
-    sent, got = (_statistics(models.extractors, names) for models in (update.models, task.broadcast.ensemble))
-    owners = torch.arange(len(update.clients)) if update.models.topology == "split" else update.row_participants
-
-    def of_clients(rows: Tensor) -> Tensor:
-        return torch.zeros(len(update.clients), dtype=torch.bool).index_fill(0, owners[rows], True)
-
-    if VARIANCE in sent:
-        yield of_clients((sent[VARIANCE] < 0).any(dim=1)), _impossible("sent a running variance below 0")
-    if BATCHES in sent:
-        impossible = (sent[BATCHES] < 0) | (sent[BATCHES] > MOST_BATCHES)
-        yield of_clients(impossible.any(dim=1)), _impossible("sent a number of batches that cannot be")
-    for kind in (VARIANCE, MEAN, OTHER):
-        if kind in sent:
-            ratio = _ratio(kind, sent, got, finite[owners])
-            yield of_clients(ratio > longest), _long_statistics(kind, ratio, owners)
-
-
-def _statistics(extractors: Params, names: frozenset[str]) -> dict[str, Tensor]:
-    """Return the buffers of each kind, (models, numbers), on the CPU."""
-    kinds: dict[str, list[Tensor]] = {}
-    for name in sorted(names & extractors.keys()):
-        kind = next((end for end in (MEAN, VARIANCE, BATCHES) if name.endswith(end)), OTHER)
-        tensor = extractors[name]
-        kinds.setdefault(kind, []).append(tensor.reshape(len(tensor), -1).double().cpu())
-    return {kind: torch.cat(tensors, dim=1) for kind, tensors in kinds.items()}
-
-
-def _ratio(kind: str, sent: Mapping[str, Tensor], got: Mapping[str, Tensor], finite: Tensor) -> Tensor:
-    """Return how many times as long as usual one kind of statistics is, (models,)."""
-
-    def lengths(held: Mapping[str, Tensor], which: str) -> Tensor:
-        squares = held[which].clamp_min(0) if which == VARIANCE else held[which].square()
-        return squares.sum(dim=1).sqrt()
-
-    mine = lengths(sent, kind)
-    usual = [float(lengths(got, kind).max()), SMALLEST]
-    usual += [float(mine[finite].median())] if finite.any() else []
-    usual += [float(lengths(got, VARIANCE).max())] if kind == MEAN and VARIANCE in got else []
-    return mine / max(usual)
-
-
-def _long_statistics(kind: str, ratio: Tensor, owners: Tensor) -> Callable[[int], Refusal]:
-    def refusal(at: int) -> Refusal:
-        times = f"{float(ratio[owners == at].max()):.3g} times"
-        return Refusal("too long", f"sent {STATISTICS[kind].format(times)} those of most others")
-
-    return refusal
-
-
 def _too_long(ratio: float) -> Refusal:
     return Refusal("too long", f"sent a model that is {ratio:.3g} times as long as most others and the one it got")
 
 
 def _impossible_size(size: float) -> Refusal:
     return Refusal("impossible", f"sent a size of {size:g}, which it cannot have")
-
-
-def _impossible(text: str) -> Callable[[int], Refusal]:
-    return lambda _: Refusal("impossible", text)
 
 
 def _of_samples(update: Update, announced: NDArray[np.int64]) -> Iterator[Check]:
@@ -259,7 +159,7 @@ def _of_samples(update: Update, announced: NDArray[np.int64]) -> Iterator[Check]
     yield (sizes < 1) | (sizes > most), lambda at: _impossible_size(float(sizes[at]))
 
     no_share = (update.weights < 0).any(dim=1) | ((update.weights.sum(dim=1) - 1).abs() > ROUNDING)
-    yield no_share, _impossible("sent weights that are no distribution")
+    yield no_share, impossible("sent weights that are no distribution")
 
     mass, started, own = update.mass, update.started, sizes[update.row_participants].unsqueeze(1)
     mixed = (started < 0).any(dim=1) | ((started.sum(dim=1) - 1).abs() > ROUNDING)
@@ -267,18 +167,18 @@ def _of_samples(update: Update, announced: NDArray[np.int64]) -> Iterator[Check]
     together = torch.zeros_like(update.weights).index_add(0, update.row_participants, mass.to(update.weights))
     several_times = (together > sizes.unsqueeze(1) * (1 + ROUNDING)).any(dim=1)
     wrong = _by_participant(update, mixed | counts_too_much) | several_times
-    yield wrong, _impossible("sent models that count more than its samples")
+    yield wrong, impossible("sent models that count more than its samples")
 
     if update.counts is not None:
         off = (update.counts.sum(dim=(1, 2)) - sizes).abs() > ROUNDING * sizes
-        yield (update.counts < 0).flatten(1).any(dim=1) | off, _impossible("sent counts that are not of its samples")
+        yield (update.counts < 0).flatten(1).any(dim=1) | off, impossible("sent counts that are not of its samples")
     if update.prototypes is not None:
         forged = _forged(update.prototypes, sizes).cpu()
-        yield forged, _impossible("sent prototypes that cannot be those of its samples")
+        yield forged, impossible("sent prototypes that cannot be those of its samples")
     if update.halves is not None and update.prototypes is not None:
         half = torch.ceil(update.prototypes.class_counts / 2)
         other = (update.halves.class_counts != half).any(dim=1) | _forged(update.halves, half.sum(dim=1))
-        yield other.cpu(), _impossible("sent prototypes of half its samples that cannot be theirs")
+        yield other.cpu(), impossible("sent prototypes of half its samples that cannot be theirs")
 
 
 def most_held_out(train: NDArray[np.int64], held_out: NDArray[np.int64], client: int, size: float) -> float:
@@ -313,7 +213,7 @@ def _by_class(held_out: Tensor, by_class: Tensor) -> Check:
     fits = totals == held_out.double()[:, [0, 1, 1]]
     can_be = (right <= labelled) & (right <= predicted) & (by_class == by_class.floor()).all(dim=1)
     wrong = ~(fits.all(dim=1) & can_be.all(dim=1))
-    return wrong, _impossible("sent counts of held-out samples by class that cannot be")
+    return wrong, impossible("sent counts of held-out samples by class that cannot be")
 
 
 def _finite(update: Update, measured: bool) -> Tensor:

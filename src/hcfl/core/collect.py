@@ -9,7 +9,8 @@ from dataclasses import dataclass, replace
 
 import torch
 
-from hcfl.core.admission import Refusal, only
+from hcfl.core.admission import only
+from hcfl.core.refusal import Refusal
 from hcfl.core.setting import RoundTask
 from hcfl.core.state import ClientState, Missing, Update
 from hcfl.errors import InputError

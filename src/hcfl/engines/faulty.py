@@ -16,6 +16,7 @@ from hcfl import rng
 from hcfl.config import Config, FaultsConfig
 from hcfl.core import admission
 from hcfl.core.changes import lengthened
+from hcfl.core.refusal import UNLIKE, Refusal
 from hcfl.core.setting import Engine, RoundTask
 from hcfl.core.state import Broadcast, ClientState, Missing, Update
 from hcfl.data import Federation
@@ -78,13 +79,13 @@ class Faulty:
         return (update, state) if problem is None else Missing(client, problem, refused=True)
 
 
-def _refused(task: RoundTask, honest: Update, sent: Sequence[Update]) -> dict[int, admission.Refusal]:
+def _refused(task: RoundTask, honest: Update, sent: Sequence[Update]) -> dict[int, Refusal]:
     """Return which uploads of failing clients are refused, and why, when checked together with the honest ones."""
     odd = admission.unlike([honest, *sent])
     alike = [update for update in sent if not set(update.clients) & set(odd)]
     found = admission.refusals(task, Update.join([honest, *alike]))
     spoilt = {client: refusal for client, refusal in found.items() if client not in honest.clients}
-    return dict.fromkeys(odd, admission.UNLIKE) | spoilt
+    return dict.fromkeys(odd, UNLIKE) | spoilt
 
 
 def with_faults(engine: Engine, config: Config, federation: Federation, method: Method) -> Engine:

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field, replace
 
 from hcfl.core import admission
 from hcfl.core.collect import NoQuorumError
+from hcfl.core.refusal import UNLIKE
 from hcfl.core.setting import RoundTask, Setting
 from hcfl.core.state import ClientState, Missing, Update
 from hcfl.engines.flower.directory import PAUSE, Directory
@@ -93,7 +94,7 @@ class Remote:
                 updates[client] = reply.update
         for client in admission.unlike(list(updates.values())):
             del updates[client]
-            failed[client] = Missing(client, admission.UNLIKE.text, refused=True)
+            failed[client] = Missing(client, UNLIKE.text, refused=True)
         return failed, lost
 
     def _problem_with(self, reply: Reply, update: Update, task: Task, setting: Setting) -> str | None:
