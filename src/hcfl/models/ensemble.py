@@ -146,18 +146,24 @@ def rows(params: Params, indices: Sequence[int]) -> Params:
 
 
 def stack(models: Sequence[Params]) -> Params:
-    """Stack models that have the same names and shapes; the rows of one tensor, in order, are this tensor again."""
+    """Stack models that have the same names and shapes. Rows of one tensor, in order, are not copied."""
     return {name: _stacked([model[name] for model in models]) for name in models[0]}
 
 
 def _stacked(tensors: Sequence[Tensor]) -> Tensor:
-    base = tensors[0]._base
-    if base is not None and base.shape == (len(tensors), *tensors[0].shape):
-        step = base.stride(0) * base.element_size()
-        rows = [base.data_ptr() + row * step for row in range(len(tensors))]
-        alike = all(tensor._base is base and tensor.stride() == base.stride()[1:] for tensor in tensors)
-        if alike and rows == [tensor.data_ptr() for tensor in tensors]:
-            return base
+    first = tensors[0]
+    if len(tensors) > 1 and first._base is not None and not first.requires_grad:
+        step = (tensors[1].data_ptr() - first.data_ptr()) // first.element_size()
+        shape, stride, base, start = first.shape, first.stride(), first._base, first.data_ptr()
+        bytes_each = step * first.element_size()
+        if step > 0 and all(
+            tensor._base is base
+            and tensor.data_ptr() == start + row * bytes_each
+            and tensor.shape == shape
+            and tensor.stride() == stride
+            for row, tensor in enumerate(tensors)
+        ):
+            return first.as_strided((len(tensors), *shape), (step, *stride))
     return torch.stack(list(tensors))
 
 
