@@ -17,6 +17,7 @@ pytest.importorskip("triton")
 from hcfl.engines.stacked import Stacked
 from hcfl.models import Network, TrainedPart, kernels, write_out
 from hcfl.models.layers import BatchNorm, Convolution, Unit
+from hcfl.models.unit_pairs import in_turn
 
 CLIENTS = 3
 
@@ -87,6 +88,61 @@ def test_a_depthwise_unit(
         torch.testing.assert_close(
             found[2][name], buffer, atol=1e-5, rtol=1e-4, msg=lambda text, n=name: f"{n}: {text}"
         )
+
+
+class InTurn(torch.nn.Module):
+    """A pointwise unit and a depthwise one, as in an inverted residual."""
+
+    def __init__(self, channels: int, kernel: int, stride: int, same: bool) -> None:
+        super().__init__()
+        self.first = Unit(Convolution(3, channels), BatchNorm(channels), relu6)
+        self.second = Unit(
+            Convolution(channels, channels, kernel, stride, depthwise=True, same=same), BatchNorm(channels), relu6
+        )
+
+    def forward(self, x: Tensor) -> Tensor:
+        return in_turn(self.first, self.second, x)
+
+
+@pytest.mark.usefixtures("_interpreted")
+@pytest.mark.parametrize(("size", "kernel", "stride", "channels", "same"), UNITS)
+def test_a_unit_and_a_depthwise_one_in_turn(
+    size: int, kernel: int, stride: int, channels: int, same: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What lies between is not written, and all gradients are the same, also where clients have fewer samples."""
+    pair = InTurn(channels, kernel, stride, same)
+    share = torch.tensor([[0.25] * 4, [1 / 3] * 3 + [0.0], [0.0] * 4])
+    x = torch.randn(CLIENTS, 4, size, size, 3, generator=torch.Generator().manual_seed(0))
+    found = stacked(pair, x, share)
+    monkeypatch.setattr(kernels, "usable", lambda x: False)
+    plain = stacked(pair, x, share)
+    torch.testing.assert_close(found[0][share > 0], plain[0][share > 0], atol=1e-4, rtol=1e-3)
+    exactness = 2e-4 if size > 1 else 3e-2  # a variance of three values, where they are nearly equal
+    for which in (1, 2):
+        for name, wanted in plain[which].items():
+            torch.testing.assert_close(
+                found[which][name], wanted, atol=exactness, rtol=1e-3, msg=lambda text, n=name: f"{n}: {text}"
+            )
+
+
+@pytest.mark.usefixtures("_interpreted")
+@pytest.mark.parametrize(("size", "kernel", "stride", "channels", "same"), UNITS)
+def test_a_unit_and_a_depthwise_one_in_evaluation(
+    size: int, kernel: int, stride: int, channels: int, same: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One model goes by its running statistics."""
+    torch.manual_seed(0)
+    pair = InTurn(channels, kernel, stride, same).eval()
+    for unit in (pair.first, pair.second):
+        assert isinstance(unit.norm, BatchNorm)
+        unit.norm.running_mean.normal_()
+        unit.norm.running_var.uniform_(0.5, 2.0)
+        torch.nn.init.normal_(unit.norm.weight)
+    x = torch.randn(5, size, size, 3)
+    with torch.no_grad():
+        found = pair(x)
+        monkeypatch.setattr(kernels, "usable", lambda x: False)
+        torch.testing.assert_close(found, pair(x), atol=1e-4, rtol=1e-4)
 
 
 @pytest.mark.usefixtures("_interpreted")

@@ -105,7 +105,7 @@ class Convolution(Layer):
         activation: Callable[[Tensor], Tensor] | None = None,
     ) -> Tensor:
         """(N, H, W, C) → (N, ⌈H/stride⌉, ⌈W/stride⌉, C′), each channel scaled and shifted where that is given."""
-        rows, columns = (window(size, self.kernel, self.stride, self.same) for size in x.shape[1:3])
+        rows, columns = self.windows(x)
         weight = self.weight if scale is None else self.weight * scale.view(-1, 1, 1, 1)
         weight = weight[:, :, rows.taps, columns.taps]
         if kernels.usable(x) and self._has_kernel():
@@ -116,8 +116,18 @@ class Convolution(Layer):
     def _has_kernel(self) -> bool:
         """Whether there is one for many clients at once (written out), or for one model where nothing is trained."""
         if self.depthwise:
-            return self.kernel <= kernels.LARGEST_DEPTHWISE and (self.written_out or not torch.is_grad_enabled())
+            return self.has_depthwise_kernel and (self.written_out or not torch.is_grad_enabled())
         return self.written_out
+
+    @property
+    def has_depthwise_kernel(self) -> bool:
+        """Whether it is depthwise, of a size and stride that our kernels have."""
+        return self.depthwise and self.kernel <= kernels.LARGEST_DEPTHWISE and self.stride <= kernels.LARGEST_STRIDE
+
+    def windows(self, x: Tensor) -> tuple[Window, Window]:
+        """Return what the kernel does along rows and columns."""
+        rows, columns = (window(size, self.kernel, self.stride, self.same) for size in x.shape[1:3])
+        return rows, columns
 
     def _plain(self, x: Tensor, weight: Tensor, shift: Tensor | None, rows: Window, columns: Window) -> Tensor:
         if weight.shape[2:] == (1, 1):
@@ -140,13 +150,12 @@ class Convolution(Layer):
         from hcfl.models.kernels.depthwise import Placement, convolve, convolve_clients  # needs Triton
         from hcfl.models.kernels.product import product
 
-        size = rows.reach // self.stride + 1, columns.reach // self.stride + 1
-        place = Placement(self.stride, rows.before, columns.before, *size)
+        place = Placement.of(self.stride, rows, columns)
         if not self.written_out:
             ceiling = kernels.CEILINGS.get(activation)
             if shift is not None and ceiling is not None:
-                return convolve(x, weight, place, shift, ceiling)
-            y = convolve(x, weight, place, None, 0.0)
+                return convolve(x, weight, place, shift=shift, ceiling=ceiling)
+            y = convolve(x, weight, place)
         elif self.depthwise:
             y = convolve_clients(x, weight, place)
         else:
@@ -222,17 +231,24 @@ class BatchNorm(Layer):
 
     def activated(self, x: Tensor, activation: Callable[[Tensor], Tensor] | None) -> Tensor:
         """Normalise, then apply an activation."""
-        if self.written_out and self.training and self.share.numel() and kernels.usable(x):
+        if self.has_kernel(x):
             return self._launch(x, activation)
         y = self._normalised(x)
         return y if activation is None else activation(y)
+
+    def has_kernel(self, x: Tensor) -> bool:
+        """Whether kernels normalise by the batch's statistics: written out, for many clients."""
+        return self.written_out and self.training and self.share.numel() > 0 and kernels.usable(x)
+
+    def of_kernels(self) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+        """Return what kernels normalise by."""
+        return self.weight, self.bias, self.running_mean, self.running_var, self.share
 
     def _launch(self, x: Tensor, activation: Callable[[Tensor], Tensor] | None) -> Tensor:
         from hcfl.models.kernels.normalise import Form, normalise  # needs Triton
 
         ceiling = kernels.CEILINGS.get(activation)
-        form = Form(self.eps, MOMENTUM, ceiling)
-        y = normalise(x, self.weight, self.bias, self.running_mean, self.running_var, self.share, form)
+        y = normalise(x, *self.of_kernels(), Form(self.eps, MOMENTUM, ceiling))
         return y if activation is None or ceiling is not None else activation(y)
 
     def _normalised(self, x: Tensor) -> Tensor:

@@ -10,6 +10,7 @@ from torch.nn.functional import relu6
 from hcfl.models.layers import Convolution, NormName, StemName, Style, check_image, unit_names
 from hcfl.models.network import Pair
 from hcfl.models.pretrained import Published, from_package, from_url, load
+from hcfl.models.unit_pairs import in_turn
 
 STEM, FEATURES = 32, 1280
 
@@ -60,8 +61,8 @@ class InvertedResidual(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """(N, H, W, C) → (N, H′, W′, C′)."""
-        wide = x if self.expand is None else self.expand(x)
-        y: Tensor = self.project(self.depthwise(wide))
+        filtered = self.depthwise(x) if self.expand is None else in_turn(self.expand, self.depthwise, x)
+        y: Tensor = self.project(filtered)
         return x + y if self.connected else y
 
 

@@ -16,8 +16,8 @@ from torch.nn.functional import relu, relu6
 CEILINGS: dict[Callable[..., Tensor] | None, float] = {relu: float("inf"), relu6: 6.0}
 """Activations that kernels apply: nothing below 0, nothing above this."""
 
-LARGEST_DEPTHWISE = 5
-"""The widest depthwise kernel that there are gradients for."""
+LARGEST_DEPTHWISE, LARGEST_STRIDE = 5, 2
+"""The widest depthwise kernel, and the largest stride, that the kernels have."""
 
 
 def usable(x: Tensor) -> bool:

@@ -210,10 +210,8 @@ def _shape(x: Tensor) -> tuple[int, int, int, int]:
     return clients, samples * height * width, height * width, channels
 
 
-def forward(
-    x: Tensor, weight: Tensor, bias: Tensor, running_mean: Tensor, running_var: Tensor, share: Tensor, form: Form
-) -> tuple[Tensor, Statistics]:
-    """Normalise by the batch's statistics; the running ones are updated in place."""
+def measure(x: Tensor, running_mean: Tensor, running_var: Tensor, share: Tensor, form: Form) -> Statistics:
+    """Return the batch's statistics; the running ones are updated in place."""
     clients, pixels, each, channels = _shape(x)
     count, per = SUMS.stretches(clients, pixels, channels)
     parts = x.new_empty(clients, count, 2, channels, dtype=torch.float32)
@@ -224,12 +222,20 @@ def forward(
         parts, share, mean, rstd, running_mean, running_var, count, samples, each, channels,
         form.eps, form.momentum, N=triton.next_power_of_2(samples), B=64, num_warps=2,
     )  # fmt: skip
-    y = torch.empty_like(x)
+    return Statistics(mean, rstd)
+
+
+def forward(
+    x: Tensor, weight: Tensor, bias: Tensor, running_mean: Tensor, running_var: Tensor, share: Tensor, form: Form
+) -> tuple[Tensor, Statistics]:
+    """Normalise by the batch's statistics; the running ones are updated in place."""
+    clients, pixels, each, channels = _shape(x)
+    statistics, y = measure(x, running_mean, running_var, share, form), torch.empty_like(x)
     _apply[(triton.cdiv(pixels, APPLY.pixels), APPLY.columns(channels), clients)](
-        x, share, mean, rstd, weight, bias, y, pixels, each, channels, form.ceiling or 0.0,
+        x, share, *statistics, weight, bias, y, pixels, each, channels, form.ceiling or 0.0,
         ACTIVE=form.ceiling is not None, **APPLY.sizes,
     )  # fmt: skip
-    return y, Statistics(mean, rstd)
+    return y, statistics
 
 
 def backward(
@@ -237,20 +243,34 @@ def backward(
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Return the gradients of images, weight and bias."""
     clients, pixels, each, channels = _shape(x)
-    ceiling, active = form.ceiling or 0.0, form.ceiling is not None
     count, per = SLOPE_SUMS.stretches(clients, pixels, channels)
     parts = x.new_empty(clients, count, 2, channels, dtype=torch.float32)
     _slope_sums[(count, SLOPE_SUMS.columns(channels), clients)](
-        x, dy, share, *statistics, weight, bias, parts, pixels, each, per, channels, ceiling,
-        ACTIVE=active, **SLOPE_SUMS.sizes,
+        x, dy, share, *statistics, weight, bias, parts, pixels, each, per, channels, form.ceiling or 0.0,
+        ACTIVE=form.ceiling is not None, **SLOPE_SUMS.sizes,
     )  # fmt: skip
     sums = parts.sum(dim=1) if count > 1 else parts.squeeze(1)
+    return to_images(x, dy, weight, bias, share, statistics, sums, form.ceiling), sums[:, 1], sums[:, 0]
+
+
+def to_images(
+    x: Tensor,
+    dy: Tensor,
+    weight: Tensor,
+    bias: Tensor,
+    share: Tensor,
+    statistics: Statistics,
+    sums: Tensor,
+    ceiling: float | None,
+) -> Tensor:
+    """Return the gradient of the images, from those of bias and weight, sums (clients, 2, C)."""
+    clients, pixels, each, channels = _shape(x)
     dx = torch.empty_like(x)
     _apply_backward[(triton.cdiv(pixels, APPLY.pixels), APPLY.columns(channels), clients)](
-        x, dy, share, *statistics, weight, bias, sums, dx, pixels, each, channels, ceiling,
-        ACTIVE=active, **APPLY.sizes,
+        x, dy, share, *statistics, weight, bias, sums, dx, pixels, each, channels, ceiling or 0.0,
+        ACTIVE=ceiling is not None, **APPLY.sizes,
     )  # fmt: skip
-    return dx, sums[:, 1], sums[:, 0]
+    return dx
 
 
 class Normalise(torch.autograd.Function):
