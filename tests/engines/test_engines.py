@@ -100,7 +100,7 @@ def test_heads_and_extractors_that_train_together_agree_too(uneven, name):
 def test_dropout_before_the_heads_agrees_too(uneven, name, order):
     network, _ = start(uneven, build(name))
     network.extractor.feature_dropout = 0.3
-    sgd = local_sgd(lr=0.1, batch=16, epochs=2, order=order, drop_last=order == "together")
+    sgd = local_sgd(lr=0.05, batch=16, epochs=2, order=order, drop_last=order == "together")
     agree_in_every_round(uneven, build(name), network=network, sgd=sgd)
 
 

@@ -58,8 +58,9 @@ def _statistics(extractors: Params, names: frozenset[str]) -> dict[str, Tensor]:
     for name in sorted(names & extractors.keys()):
         kind = next((end for end in (MEAN, VARIANCE, BATCHES) if name.endswith(end)), OTHER)
         tensor = extractors[name]
-        kinds.setdefault(kind, []).append(tensor.reshape(len(tensor), -1).double().cpu())
-    return {kind: torch.cat(tensors, dim=1) for kind, tensors in kinds.items()}
+        kinds.setdefault(kind, []).append(tensor.reshape(len(tensor), -1))
+    # Joined where they lie: a copy of each from a GPU would wait for the GPU as often.
+    return {kind: torch.cat(tensors, dim=1).cpu().double() for kind, tensors in kinds.items()}
 
 
 def _ratio(kind: str, sent: Mapping[str, Tensor], got: Mapping[str, Tensor], finite: Tensor) -> Tensor:

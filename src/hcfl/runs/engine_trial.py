@@ -70,15 +70,15 @@ def overruled(asked: Config, config: Config, setting: Setting, state: RunState) 
     `asked` are the user's settings, `config` the same with what the rule chose.
     """
     network, usual = setting.network, Way(config.engine, config.threads or 1)
+    if config.device != "cpu" or network.frozen:
+        return config, ()
 
     def with_(way: Way) -> Config:
         return config.model_copy(update={"engine": way.engine, "threads": way.threads})
 
     parts = network, setting.method, setting.federation
     possible = [way for way in ways(asked, usual) if way == usual or memory_estimate.fits(*parts, with_(way))]
-    if config.device != "cpu" or len(possible) < 2 or network.frozen:
-        return config, ()
-    if drawing_layers(network, setting.federation.shape, setting.federation.scaling.dtype):
+    if len(possible) < 2 or drawing_layers(network, setting.federation.shape, setting.federation.scaling.dtype):
         return config, ()
 
     def tried() -> cache.Entry:
