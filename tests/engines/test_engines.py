@@ -19,7 +19,6 @@ from hcfl.data.local_data import LocalData
 from hcfl.engines import Batched, Sequential, batched_training
 from hcfl.engines.batched_training import Rows, chunk_size, schedule, train_together
 from hcfl.engines.drawing import drawing_layers
-from hcfl.engines.recorded import Recorder
 from hcfl.engines.stacked import Program, Stacked
 from hcfl.engines.workers import Workers
 from hcfl.errors import InputError
@@ -30,6 +29,7 @@ from hcfl.models.ensemble import Copies, copies, embed, initialise
 from hcfl.models.inputs import Scaled
 from hcfl.models.layers import Style
 from hcfl.models.precision import threads
+from hcfl.models.recorded import Recorder
 from hcfl.rng import torch_generator
 from hcfl.runs.engine_choice import chosen_engine
 from hcfl.runs.prepare import prepare
@@ -267,7 +267,7 @@ def test_masks_of_dropout_are_each_client_s_own_whatever_it_is_trained_with(
 def test_a_client_s_steps_are_counted_by_its_own_batches():
     batches = lined_up([[0, 1], [2], [0, 2]], [[4, 3], [], [3, 4]])
     for fixed in (True, False):
-        numbers = [step.number.tolist() for step in schedule(batches, alike=False, fixed=fixed, device=CPU)]
+        numbers = [step.number.tolist() for step in schedule(batches, False, CPU, 2 if fixed else None)]
         assert numbers == [[0, 0], [1, 0] if fixed else [1], [2, 1]], "who waits has none to count"
 
 
@@ -403,7 +403,7 @@ CPU = torch.device("cpu")
 
 def test_batches_are_lined_up_and_short_ones_count_only_what_they_hold():
     batches = lined_up([[2, 0, 1], [3, 1, 2]], [[5, 4]])
-    first, second = schedule(batches, alike=False, fixed=False, device=CPU)
+    first, second = schedule(batches, alike=False, device=CPU)
     assert first.rows is None
     assert first.index[0].tolist() == [2, 0, 1]
     assert first.index[1, :2].tolist() == [5, 4]
@@ -420,7 +420,7 @@ def test_a_client_s_samples_lie_after_those_of_the_clients_before_it():
 
 
 def test_layers_that_look_at_a_batch_as_a_whole_see_no_filling():
-    steps = list(schedule(lined_up([[0, 1, 2]], [[3, 4]], [[7, 6, 5]]), alike=True, fixed=False, device=CPU))
+    steps = list(schedule(lined_up([[0, 1, 2]], [[3, 4]], [[7, 6, 5]]), alike=True, device=CPU))
     assert [step.rows.tolist() for step in steps] == [[1], [0, 2]]
     assert [step.index.tolist() for step in steps] == [[[3, 4]], [[0, 1, 2], [7, 6, 5]]]
     assert all((step.share > 0).all() for step in steps)
@@ -428,7 +428,7 @@ def test_layers_that_look_at_a_batch_as_a_whole_see_no_filling():
 
 def test_for_a_compiled_program_every_step_has_one_shape_and_says_who_is_idle():
     batches = lined_up([[0, 1, 2], [3, 1]], [[5, 4]])
-    first, second = schedule(batches, alike=False, fixed=True, device=CPU)
+    first, second = schedule(batches, alike=False, device=CPU, multiple=3)
     assert first.rows is second.rows is None
     assert first.index.shape == second.index.shape == (2, 3)
     assert first.idle is None
@@ -436,10 +436,18 @@ def test_for_a_compiled_program_every_step_has_one_shape_and_says_who_is_idle():
     assert_close(second.share, torch.tensor([[1 / 2, 1 / 2, 0], [0, 0, 0]]))
 
 
+def test_a_recorded_step_has_few_widths_and_little_filling():
+    batches = lined_up([[*range(7)], [*range(3)], [0]], [[*range(6)], [1, 2], []])
+    widths = [step.index.shape[1] for step in schedule(batches, False, CPU, multiple=2)]
+    assert widths == [7, 4, 2], "the widest is the batch itself, others are multiples"
+    short = list(schedule(batches, False, CPU, multiple=2))[1]
+    assert_close(short.share, torch.tensor([[1 / 3] * 3 + [0], [1 / 2, 1 / 2, 0, 0]]))
+
+
 def test_a_step_that_nobody_takes_is_left_out():
     batches = lined_up([[0, 1], []], [[2, 3], []])
     for fixed in (True, False):
-        assert len(list(schedule(batches, alike=False, fixed=fixed, device=CPU))) == 1
+        assert len(list(schedule(batches, False, CPU, 2 if fixed else None))) == 1
 
 
 def test_a_chunk_is_what_fits_memory(monkeypatch):

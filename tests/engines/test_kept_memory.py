@@ -52,9 +52,9 @@ def test_who_chose_by_the_environment_is_left_alone(monkeypatch):
 
 
 @pytest.mark.parametrize("engine", ["sequential", "batched"])
-def test_engines_on_a_cpu_keep_it(engine, monkeypatch):
+@pytest.mark.parametrize("device", ["cpu", "cuda"])
+def test_engines_keep_it_wherever_they_train(engine, device, monkeypatch):
     asked = []
     monkeypatch.setattr(engine_choice, "keep_memory", lambda: asked.append(1))
-    engine_choice.plain_engine(from_flat(method="fedavg", engine=engine, device="cpu"))
-    engine_choice.plain_engine(from_flat(method="fedavg", engine=engine, device="cuda"))
-    assert asked == [1]
+    engine_choice.plain_engine(from_flat(method="fedavg", engine=engine, device=device))
+    assert asked == [1], "weights and batches are made on the CPU also where a GPU trains"

@@ -72,14 +72,18 @@ def take_part(
     # The E-step (tiers 1 and 2), from one look at the data.
     looked, uninformed = looked_at(method, weights.client), ~must_look(method, weights.client)
     features, log_prob = look(network, broadcast.ensemble, data, looked & ~uninformed.unsqueeze(1))
+    sgd = task.setting.sgd.ordered(len(broadcast.clusters)).in_round(broadcast.round)
+    sgd = replace(sgd, proximal=method.local.proximal, order=method.traits.local.order or sgd.order)
+    orders = [rng.torch_generator(seed, "batches", broadcast.round, client) for client in clients]
+    batches = shuffle(segments, sgd, orders, singles=not network.buffers)
+    mix = class_mix(labels, data.classes, segments)
+    log_prob = log_prob.cpu()  # only now: a GPU looks while the CPU draws batches
     weights = follow_changes(task, weights, data, log_prob)
     inputs = model_inputs(network, broadcast, data, weights.components)
     density = inputs.log_density(weights.components, segments)
     likelihood = method.formulation.log_likelihood(log_prob, labels, broadcast.class_shares, density)
     likelihood = likelihood.masked_fill(~segments.each(looked), -torch.inf)
-    seen = EStepInputs(
-        likelihood, segments, class_mix(labels, data.classes, segments), broadcast.class_shares, broadcast.round, new
-    )
+    seen = EStepInputs(likelihood, segments, mix, broadcast.class_shares, broadcast.round, new)
     after, gamma = method.weighting.e_step(weights, seen)
     components, moments = inputs.m_step(weights.components, gamma, segments)
     weights = replace(after, components=components)
@@ -89,14 +93,11 @@ def take_part(
     plan = method.local.plan(
         PlanInputs(broadcast.ensemble, segments, weights, gamma, method.weighting.hard, broadcast.common, own)
     )
-    sgd = task.setting.sgd.ordered(len(broadcast.clusters)).in_round(broadcast.round)
-    sgd = replace(sgd, proximal=method.local.proximal, order=method.traits.local.order or sgd.order)
-    orders = [rng.torch_generator(seed, "batches", broadcast.round, client) for client in clients]
     job = Job(
         plan=plan,
         features=features if plan.received or network.fixed else _features(network, plan.start, data),
         data=data,
-        batches=shuffle(segments, sgd, orders, singles=not network.buffers),
+        batches=batches,
         sgd=sgd,
         purposes=[(seed, "local training", broadcast.round, client) for client in clients],
         velocity=momentum(network, broadcast, plan.start, known) if sgd.keep_momentum else None,
@@ -197,6 +198,7 @@ def follow_changes(task: RoundTask, weights: Weights, data: LocalData, log_prob:
         return weights
     before = data.before
     _, known = look(setting.network, task.broadcast.ensemble, before, torch.ones_like(weights.client, dtype=torch.bool))
+    known = known.cpu()
     old = before.segments.split(-torch.logsumexp(before.segments.each(weights.client).log() + known, dim=1))
     losses = -torch.logsumexp(data.segments.each(weights.client).log() + log_prob, dim=1)
     fresh = torch.ones(len(data), dtype=torch.bool) if data.is_new is None else data.is_new
@@ -243,15 +245,15 @@ def must_look(method: Method, weights: Tensor) -> Tensor:
 
 
 def look(network: Network, ensemble: Ensemble, data: LocalData, looked: Tensor) -> tuple[Tensor | None, Tensor]:
-    """Return the shared features (split topology) and log p_k(y|x), (samples, clusters), on the CPU.
+    """Return the shared features (split topology) and log p_k(y|x), (samples, clusters), where the inputs are.
 
-    Every extractor runs once, on the samples of the clients that look at it.
+    Every extractor runs once, on the samples of the clients that look at it. Nothing waits for a GPU.
     """
     answers = data.answers.to(data.inputs.device)
     if ensemble.topology == "split":
         features, outputs = forward(network, ensemble, data.inputs)
-        return features, network.task.log_likelihood(outputs, answers).cpu()
-    log_prob = torch.zeros(len(data), ensemble.clusters)
+        return features, network.task.log_likelihood(outputs, answers)
+    log_prob = torch.zeros(len(data), ensemble.clusters, device=answers.device)
     for cluster, looks in enumerate(data.segments.each(looked).T):
         chosen = torch.nonzero(looks).flatten().to(answers.device)
         if len(chosen) == 0:
@@ -260,7 +262,7 @@ def look(network: Network, ensemble: Ensemble, data: LocalData, looked: Tensor) 
         inputs = data.inputs if complete else some(data.inputs, chosen)
         _, outputs = forward(network, ensemble.select([cluster]), inputs)
         mine = answers if complete else answers[chosen]
-        log_prob[chosen.cpu(), cluster] = network.task.log_likelihood(outputs, mine)[:, 0].cpu()
+        log_prob[chosen, cluster] = network.task.log_likelihood(outputs, mine)[:, 0]
     return None, log_prob
 
 

@@ -8,9 +8,9 @@ from hcfl.core.setting import RoundTask
 from hcfl.core.state import ClientState, Update
 from hcfl.engines.batched_training import train_together
 from hcfl.engines.drawing import one_by_one
-from hcfl.engines.recorded import Recorder
 from hcfl.engines.stacked import stacked
 from hcfl.models import Network
+from hcfl.models.recorded import Recorder
 
 
 @dataclass(frozen=True)

@@ -13,16 +13,19 @@ from torch import Tensor
 
 from hcfl.core.local_plan import Job, Phase, Trained
 from hcfl.core.sgd import Batches, LocalSGD, clip_factor, epoch_means, move, trained_parts
-from hcfl.engines.recorded import Batch, Held, Recorder
 from hcfl.engines.stacked import Stacked
 from hcfl.errors import InputError
 from hcfl.models import Params, drop, kernels
 from hcfl.models.ensemble import Copies, fitting, joined
 from hcfl.models.inputs import Inputs, lined_up
+from hcfl.models.recorded import Batch, Held, Recorder, cloned
 from hcfl.models.tasks import Task
 
 CPU_ELEMENTS = 1 << 23
 """Input values per training step on a CPU."""
+
+WIDTHS = 16
+"""Recorded steps have a multiple of so many samples: few shapes are recorded, and short batches have little filling."""
 
 
 @dataclass(frozen=True)
@@ -51,12 +54,12 @@ class Step:
         return tensor if self.rows is None else tensor[self.rows]
 
 
-def schedule(batches: Batches, alike: bool, fixed: bool, device: torch.device) -> Iterator[Step]:
+def schedule(batches: Batches, alike: bool, device: torch.device, multiple: int | None = None) -> Iterator[Step]:
     """Line up the batches of all rows, step by step.
 
     Shorter batches are filled up with samples that count nothing. With `alike`, only batches of the same size are put
-    together, for layers that look at a batch as a whole and cannot leave out what counts nothing. With `fixed`, every
-    step has the same shape, all rows in it, for a program that is compiled once.
+    together, for layers that look at a batch as a whole and cannot leave out what counts nothing. With `multiple`,
+    every step has all rows in it, and a multiple of so many samples, for programs that are made for one shape.
     """
     index, width = batches.index.to(device), batches.index.shape[2]
     shares = (torch.arange(width) < batches.sizes.unsqueeze(2)) / batches.sizes.clamp_min(1).unsqueeze(2)
@@ -64,10 +67,11 @@ def schedule(batches: Batches, alike: bool, fixed: bool, device: torch.device) -
     shares, taken = shares.to(device), taken.to(device)
     for number, sizes in enumerate(batches.sizes.T):
         idle, largest = sizes == 0, int(sizes.max())
-        if fixed:
+        if multiple is not None:
             if largest:
+                size = min(width, -(-largest // multiple) * multiple)
                 waiting = idle.to(device) if idle.any() else None
-                yield Step(None, index[:, number], shares[:, number], taken[:, number], number, waiting)
+                yield Step(None, index[:, number, :size], shares[:, number, :size], taken[:, number], number, waiting)
             continue
         for size in sorted({*sizes.tolist()} - {0}) if alike else [largest]:
             chosen = torch.nonzero(sizes == size if alike else ~idle).flatten().to(device)
@@ -153,15 +157,19 @@ class Descent:
         recording: "Recording | None",
         trace: Tensor | None = None,
     ) -> Held:
-        """Take all steps; where they are recorded, as CUDA graphs. What is held may be changed.
+        """Take all steps; where they are recorded, as CUDA graphs. What is held stays as it is.
 
         Losses of steps that are not recorded are written into `trace`, (rows, steps).
         """
         if not any(held[part] for part in self.parts):
             return held
+        changed = [*self.parts, *(f"velocity of {part}" for part in self.parts)]
+        changed += ["statistics"] if "statistics" in held else []
         if recording is not None:
             batches = (supervision.batch(step) for step in steps)
-            return recording.recorder.descend(recording.phase, (self.sgd, self.parts), self.advance, held, batches)
+            kind = self.sgd, self.parts
+            return recording.recorder.descend(recording.phase, kind, self.advance, held, batches, changed)
+        held = held | cloned({part: held[part] for part in changed})
         for step in steps:
             if step.rows is None:
                 losses = self.advance(held, supervision.batch(step))
@@ -301,6 +309,8 @@ def _in_chunks(stacked: Stacked, job: Job, rows: Rows, size: int, recorder: Reco
         parts.clear()
         torch.cuda.empty_cache()
         return _in_chunks(stacked, job, rows, size // 2, recorder)
+    if len(parts) == 1 and parts[0].models.clients == len(rows):
+        return parts[0]
     velocities = [part.velocity for part in parts if part.velocity is not None]
     losses = [part.losses for part in parts if part.losses is not None]
     trained = Trained(
@@ -327,14 +337,14 @@ def _train_heads(
         seen = drop(batch["inputs"], network.dropout, *moment)
         return _weighted(network.task, stacked.logits(held["heads"], seen, moment), batch)
 
-    velocity = None if rows.velocity is None else rows.velocity.map(torch.clone)
+    velocity = rows.velocity
     held = _held(
         {"heads": rows.start.heads},
         {"heads": rows.anchor.heads},
         None if velocity is None else {"heads": velocity.heads},
     )
     supervision = _supervision(job, features, rows.columns, _keys(job, "heads"))
-    steps = schedule(rows.batches, alike=False, fixed=recorder is not None, device=features.device)
+    steps = schedule(rows.batches, False, features.device, None if recorder is None else WIDTHS)
     recording = None if recorder is None else Recording(recorder, "heads")
     held = Descent(loss, job.sgd, ("heads",)).run(held, supervision, steps, recording, trace)
     velocity = None if velocity is None else replace(velocity, heads=held["velocity of heads"])
@@ -364,7 +374,8 @@ def _train_rows(stacked: Stacked, job: Job, rows: Rows, recorder: Recorder | Non
     held = _held({part: start[part] for part in trained}, anchors, velocity)
     held = {"heads": rows.start.heads, "statistics": statistics} | held
     supervision = _supervision(job, job.data.inputs, rows.columns, rows.keys)
-    steps = schedule(rows.batches, stacked.alike, stacked.fixed or recorder is not None, device)
+    multiple = rows.batches.index.shape[2] if stacked.fixed else WIDTHS if recorder is not None else None
+    steps = schedule(rows.batches, stacked.alike, device, multiple)
     recording = None if recorder is None else Recording(recorder, "extractor")
     trace = torch.zeros(rows.batches.sizes.shape, device=device) if job.follow_losses else None
     held = Descent(loss, job.sgd, trained).run(held, supervision, steps, recording, trace)
@@ -383,13 +394,15 @@ def _epochs(job: Job, rows: Rows, trace: Tensor | None) -> Tensor | None:
 
 
 def _held(start: Held, anchors: Held, velocity: Held | None) -> Held:
-    """Return copies of what is trained and of its momentum, with what the proximal term pulls to."""
+    """Return what is trained with its momentum, and with what the proximal term pulls to."""
     held: Held = {}
     for part, its in start.items():
-        moving = its if velocity is None else velocity[part]
-        still = torch.zeros_like if velocity is None else torch.clone
-        held[part] = {name: tensor.detach().clone() for name, tensor in its.items()}
-        held[f"velocity of {part}"] = {name: still(moving[name]) for name in its}
+        held[part] = its
+        held[f"velocity of {part}"] = (
+            {name: torch.zeros_like(tensor) for name, tensor in its.items()}
+            if velocity is None
+            else {name: velocity[part][name] for name in its}
+        )
         held[f"anchor of {part}"] = {name: anchors[part][name] for name in its}
     return held
 

@@ -151,19 +151,17 @@ def stack(models: Sequence[Params]) -> Params:
 
 
 def _stacked(tensors: Sequence[Tensor]) -> Tensor:
-    first = tensors[0]
-    if len(tensors) > 1 and first._base is not None and not first.requires_grad:
-        step = (tensors[1].data_ptr() - first.data_ptr()) // first.element_size()
-        shape, stride, base, start = first.shape, first.stride(), first._base, first.data_ptr()
-        bytes_each = step * first.element_size()
-        if step > 0 and all(
-            tensor._base is base
-            and tensor.data_ptr() == start + row * bytes_each
-            and tensor.shape == shape
-            and tensor.stride() == stride
-            for row, tensor in enumerate(tensors)
+    """Return tensors of one shape stacked; those at equal distances in one tensor as a view of it."""
+    first, base, number = tensors[0], tensors[0]._base, len(tensors)
+    if number > 1 and base is not None and not first.requires_grad:
+        start, stride = first.data_ptr(), first.stride()
+        apart = tensors[1].data_ptr() - start
+        if (
+            apart > 0
+            and [tensor.data_ptr() for tensor in tensors] == [start + row * apart for row in range(number)]
+            and all(tensor._base is base and tensor.stride() == stride for tensor in tensors)
         ):
-            return first.as_strided((len(tensors), *shape), (step, *stride))
+            return first.as_strided((number, *first.shape), (apart // first.element_size(), *stride))
     return torch.stack(list(tensors))
 
 

@@ -28,6 +28,9 @@ StemName = Literal["original", "small"]
 MOMENTUM = 0.1
 """How much of a batch goes into the running statistics."""
 
+FEW_CHANNELS = 4
+"""The most channels of an image, as cameras take it."""
+
 GROUP = 16
 """Channels that are normalised together by group normalisation: 16, or 8 where the width is no multiple of it."""
 
@@ -64,6 +67,12 @@ class Window(NamedTuple):
     after: int
     reach: int
     """Where the last window starts, counted from the first."""
+
+    @property
+    def width(self) -> int:
+        """The number of taps."""
+        taps: int = self.taps.stop - self.taps.start
+        return taps
 
 
 def window(size: int, kernel: int, stride: int, same: bool) -> Window:
@@ -117,7 +126,12 @@ class Convolution(Layer):
         """Whether there is one for many clients at once (written out), or for one model where nothing is trained."""
         if self.depthwise:
             return self.has_depthwise_kernel and (self.written_out or not torch.is_grad_enabled())
-        return self.written_out
+        return self.written_out or (self._is_stem and not torch.is_grad_enabled())
+
+    @property
+    def _is_stem(self) -> bool:
+        """Whether it is dense and reads few channels, a case that libraries are slow at."""
+        return not self.depthwise and self.kernel > 1 and self.weight.shape[1] <= FEW_CHANNELS
 
     @property
     def has_depthwise_kernel(self) -> bool:
@@ -151,7 +165,7 @@ class Convolution(Layer):
         from hcfl.models.kernels.product import product
 
         place = Placement.of(self.stride, rows, columns)
-        if not self.written_out:
+        if not self.written_out and self.depthwise:
             ceiling = kernels.CEILINGS.get(activation)
             if shift is not None and ceiling is not None:
                 return convolve(x, weight, place, shift=shift, ceiling=ceiling)
@@ -161,7 +175,7 @@ class Convolution(Layer):
         else:
             # Cast first, so that shifted copies of the image are small ones.
             x = x.to(torch.get_autocast_dtype("cuda")) if torch.is_autocast_enabled("cuda") else x
-            y = product(*self._unfolded(x, weight, rows, columns))
+            y = (product if self.written_out else linear)(*self._unfolded(x, weight, rows, columns))
         y = y if shift is None else y + shift.to(y.dtype)
         return y if activation is None else activation(y)
 
@@ -171,10 +185,19 @@ class Convolution(Layer):
             return x[:, :: self.stride, :: self.stride], weight.flatten(1)
         weight = weight.permute(0, 2, 3, 1).flatten(1)
         missing = -weight.shape[1] % 8
-        shifted = self._shifted(x, rows, columns)
-        if missing:
-            shifted.append(x.new_zeros(()).expand(*shifted[0].shape[:-1], missing))
-        return torch.cat(shifted, dim=-1), pad(weight, (0, missing))
+        return self._seen(x, rows, columns, missing), pad(weight, (0, missing))
+
+    def _seen(self, x: Tensor, rows: Window, columns: Window, missing: int) -> Tensor:
+        """Return what all taps see of the image side by side, (N, H′, W′, taps · C + missing)."""
+        if not self._is_stem:
+            shifted = self._shifted(x, rows, columns)
+            if missing:
+                shifted.append(x.new_zeros(()).expand(*shifted[0].shape[:-1], missing))
+            return torch.cat(shifted, dim=-1)
+        # Pieces of three values would be copied one tap after another: slide a window over the image instead.
+        x = _padded(x, rows, columns)[:, : rows.reach + rows.width, : columns.reach + columns.width]
+        windows = x.unfold(1, rows.width, self.stride).unfold(2, columns.width, self.stride)
+        return pad(windows.movedim(3, -1).flatten(3), (0, missing))
 
     def _convolve(self, x: Tensor, weight: Tensor, shift: Tensor | None, rows: Window, columns: Window) -> Tensor:
         padding = rows.before, columns.before

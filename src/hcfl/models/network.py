@@ -11,7 +11,10 @@ from torch.func import functional_call, vmap
 from torch.nn.functional import linear
 
 from hcfl.errors import InputError
+from hcfl.models import kernels
 from hcfl.models.dropout import BEGINNING, Dropout, Moment, at, dropout_layers, with_computed_masks
+from hcfl.models.layers import has_kernels
+from hcfl.models.recorded_pass import Passes
 from hcfl.models.tasks import CLASSES, Task
 from hcfl.own_code import described_error
 
@@ -123,10 +126,25 @@ class Network:
 
     def embed(self, extractor: Params, inputs: Tensor, training: bool = False, moment: Moment = BEGINNING) -> Tensor:
         """Z = φ(x), (samples, features). In training mode running statistics in `extractor` are updated in place."""
+        if not training and not torch.is_grad_enabled() and self.has_kernels and kernels.usable(inputs):
+            return self.passes(extractor, inputs)
+        return self._embed(extractor, inputs, training, moment)
+
+    def _embed(self, extractor: Params, inputs: Tensor, training: bool = False, moment: Moment = BEGINNING) -> Tensor:
         self.set_mode(self.extractor, training)
         with self.autocast(inputs.device), at(self.dropout_layers[0], moment):
             features: Tensor = functional_call(self.extractor, extractor, (inputs,))
         return features.float() if features.dtype == torch.bfloat16 else features
+
+    @cached_property
+    def has_kernels(self) -> bool:
+        """Whether the extractor runs by our kernels on a GPU."""
+        return has_kernels(self.extractor)
+
+    @cached_property
+    def passes(self) -> Passes:
+        """The extractor's passes where nothing is trained, which a GPU records."""
+        return Passes(self._embed)
 
     def logits(self, heads: Params, features: Tensor, training: bool = False, moment: Moment = BEGINNING) -> Tensor:
         """Logits of all heads from the same features, (samples, heads, classes), as one product.

@@ -9,11 +9,10 @@ from hcfl.core.setting import Engine
 from hcfl.data.readers import cache
 from hcfl.engines import Batched, Private, Sequential
 from hcfl.engines.kept_memory import keep_memory
-from hcfl.engines.recorded import Recorder
 from hcfl.engines.workers import Workers
 from hcfl.errors import InputError
 from hcfl.models import Network, kernels
-from hcfl.models.layers import has_kernels
+from hcfl.models.recorded import Recorder
 
 BATCHED_PARAMETERS = 150_000
 """The largest extractor that a CPU trains for all clients at once: stacked, larger ones do not fit its caches."""
@@ -43,7 +42,7 @@ def chosen_engine(config: Config, network: Network, device: torch.device) -> tup
         not dense
         and not dropping
         and config.training.rounds >= COMPILED_ROUNDS
-        and not (has_kernels(network.extractor) and kernels.available())
+        and not (network.has_kernels and kernels.available())
     )
     compiled = can and (wanted if config.compile is None else config.compile)
     return engine, compiled
@@ -82,8 +81,7 @@ def plain_engine(config: Config) -> Sequential | Batched:
     On a CPU, clients that train one after another do so side by side, in as many threads as there are, if that is
     faster. On a GPU, training steps of all clients at once are recorded unless the network is compiled.
     """
-    if config.device == "cpu":
-        keep_memory()
+    keep_memory()  # weights and batches are made on the CPU also where a GPU trains
     if config.engine == "sequential":
         return Sequential(Workers(config.threads or 1) if config.device == "cpu" else None)
     return batched(config)

@@ -129,7 +129,8 @@ def test_a_run_is_the_same(tmp_path, monkeypatch):
     draw = np.random.default_rng(0)
     x, client = draw.standard_normal((400, 6)).astype(np.float32), np.arange(400) % 8
     np.savez(tmp_path / "a.npz", x=x, y=(x[:, 0] > 0).astype(np.int64), client=client)
-    settings = {"data": tmp_path / "a.npz", "rounds": 2, "participation": 0.5}
+    # The engine is named: each cache folder has a trial of its own, which may end otherwise on a busy machine.
+    settings = {"data": tmp_path / "a.npz", "rounds": 2, "participation": 0.5, "engine": "batched", "threads": 1}
     read = hcfl.run("hcfl+(fedrc)", out=tmp_path / "read", **settings)
     assert not is_map(read.federation.x.numpy())
     monkeypatch.setattr(mapped, "LARGE", 0)
