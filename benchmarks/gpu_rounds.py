@@ -21,6 +21,8 @@ from workloads import images
 
 from hcfl.config import from_flat
 from hcfl.core import rounds
+from hcfl.core.setting import Setting
+from hcfl.core.state import RunState
 from hcfl.models.precision import matrix_products
 from hcfl.runs.prepare import Prepared, prepare
 
@@ -32,7 +34,7 @@ CASES: dict[str, tuple[int, dict[str, Any]]] = {
     "fedavg": (1350, {"method": "fedavg", "model": "efficientnet-lite0"}),
 }
 PROFILED = 3
-"""Rounds."""
+"""Rounds in which functions of Python are counted; of one, the kernels."""
 
 
 def prepared(case: str, options: argparse.Namespace) -> Prepared:
@@ -43,26 +45,21 @@ def prepared(case: str, options: argparse.Namespace) -> Prepared:
     return prepare(config, images(options.clients, options.samples or samples))
 
 
-def profiled(setting: Any, state: Any, folder: Path, case: str) -> None:
+def profiled(setting: Setting, state: RunState, folder: Path, case: str) -> None:
     """Write which kernels take how long, and which functions of Python."""
     folder.mkdir(parents=True, exist_ok=True)
-    activities = [torch.profiler.ProfilerActivity.CPU, torch.profiler.ProfilerActivity.CUDA]
-    with torch.profiler.profile(activities=activities, acc_events=True) as kernels:
-        for _ in range(PROFILED):
-            state, _ = rounds.play_round(setting, state)
-    averages = kernels.key_averages()
-    order = "self_cuda_time_total" if torch.cuda.is_available() else "self_cpu_time_total"
-    text = averages.table(sort_by=order, row_limit=60, max_name_column_width=70)
-    text += averages.table(sort_by="self_cpu_time_total", row_limit=40, max_name_column_width=70)
-    (folder / f"{case}-kernels.txt").write_text(text, encoding="utf-8")
+    kind = torch.profiler.ProfilerActivity
+    with torch.profiler.profile(activities=[kind.CUDA if torch.cuda.is_available() else kind.CPU]) as kernels:
+        state, _ = rounds.play_round(setting, state)
+    kernels.export_chrome_trace(str(folder / f"{case}-trace.json.gz"))
     python = cProfile.Profile()
     python.enable()
     for _ in range(PROFILED):
         state, _ = rounds.play_round(setting, state)
     python.disable()
     with (folder / f"{case}-python.txt").open("w", encoding="utf-8") as file:
-        pstats.Stats(python, stream=file).sort_stats("tottime").print_stats(45)
-        pstats.Stats(python, stream=file).sort_stats("cumtime").print_stats(60)
+        for order in ("tottime", "cumtime"):
+            pstats.Stats(python, stream=file).sort_stats(order).print_stats(60)
 
 
 def main() -> None:
@@ -74,7 +71,12 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=12)
     parser.add_argument("--clients", type=int, default=100)
     parser.add_argument("--samples", type=int, default=None, help="of each client, instead of the case's")
-    parser.add_argument("--profile", type=Path, default=None, help="a folder for the profiles of three more rounds")
+    parser.add_argument(
+        "--profile",
+        type=Path,
+        default=None,
+        help="a folder for traces and profiles of more rounds",
+    )
     options = parser.parse_args()
     print("| case | first round, s | median round, s | shortest, s | all rounds, s | prepare, s | peak GB |")
     print("|---|---|---|---|---|---|---|", flush=True)

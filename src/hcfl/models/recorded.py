@@ -8,6 +8,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from hcfl.models import kernels
+
 Held = dict[str, dict[str, Tensor]]
 """What steps read, and change in place: parameters, momentum, statistics, by their roles."""
 
@@ -55,7 +57,8 @@ def recording(work: Callable[[], object], memory: Memory) -> torch.cuda.CUDAGrap
     aside = torch.cuda.Stream()  # type: ignore[no-untyped-call]
     aside.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(aside):
-        for _ in range(2):  # kernels are compiled, and libraries find their algorithms, outside the recording
+        kernels.compile_ahead(work)
+        for _ in range(2):  # libraries find their algorithms outside the recording
             work()
     torch.cuda.current_stream().wait_stream(aside)
     graph = torch.cuda.CUDAGraph()

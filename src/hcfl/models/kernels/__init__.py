@@ -29,3 +29,11 @@ def usable(x: Tensor) -> bool:
 def available() -> bool:
     """Whether Triton is installed, and torch was built for it."""
     return find_spec("triton") is not None and torch.version.cuda is not None
+
+
+def compile_ahead(work: Callable[[], object]) -> None:
+    """Compile the kernels of a piece of work on a GPU together, before it is done; see `launch`."""
+    if available():
+        from hcfl.models.kernels import launch  # needs Triton
+
+        launch.compile_ahead(work)

@@ -13,6 +13,7 @@ import triton.language as tl
 from torch import Tensor
 
 from hcfl.models.kernels.clients import over_clients
+from hcfl.models.kernels.launch import launch
 
 if TYPE_CHECKING:
     from hcfl.models.layers import Window
@@ -288,7 +289,8 @@ def forward(
     high, wide = _patch(place.height, place.width, PATCH // place.stride)
     work = _Work.of(clients, samples, channels, triton.cdiv(place.height, high) * triton.cdiv(place.width, wide))
     tensors, cutoff, kind = _entered(x, entry)
-    _convolve[work.grid(clients)](
+    launch(
+        _convolve, work.grid(clients),
         x, *tensors, weight, x if shift is None else shift, y, samples, work.per, channels, cutoff, ceiling,
         **_shape(x, weight, place), PH=high, PW=wide, **kind, SHIFTED=shift is not None,
         N=work.samples, B=work.channels, num_warps=WARPS,
@@ -316,7 +318,8 @@ def backward(x: Tensor, weight: Tensor, dy: Tensor, place: Placement, entry: Ent
     tensors, cutoff, kind = _entered(x, entry)
     dx, number = torch.empty_like(x), weight.shape[1] * weight.shape[2]
     parts = x.new_empty(clients, work.programs, number + 2, channels, dtype=torch.float32)
-    _convolve_back[work.grid(clients)](
+    launch(
+        _convolve_back, work.grid(clients),
         x, *tensors, weight, dy, dx, parts, samples, work.per, channels, cutoff,
         **_shape(x, weight, place), PH=high, PW=wide, ABOVE=above, BEFORE=before, TALL=tall, WIDE=across, **kind,
         N=work.samples, B=work.channels, num_warps=WARPS,

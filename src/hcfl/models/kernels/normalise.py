@@ -8,6 +8,7 @@ import triton.language as tl
 from torch import Tensor
 
 from hcfl.models.kernels.clients import over_clients
+from hcfl.models.kernels.launch import launch
 
 PROGRAMS = 8192
 """How many programs keep a large GPU busy."""
@@ -29,7 +30,7 @@ class Form(NamedTuple):
     """Where the activation cuts off above 0; None: no activation."""
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["pixels", "each", "per"])
 def _sums(x, share, out, pixels, each, per, C, P: tl.constexpr, B: tl.constexpr):
     # Σ share·x and Σ share·x² over some pixels.
     client = tl.program_id(2).to(tl.int64)
@@ -53,7 +54,7 @@ def _sums(x, share, out, pixels, each, per, C, P: tl.constexpr, B: tl.constexpr)
     tl.store(out + C + c, tl.sum(second, 0), mask=there)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["count", "samples", "each"])
 def _conclude(
     parts, share, mean, rstd, running_mean, running_var, count, samples, each, C, eps, momentum,
     N: tl.constexpr, B: tl.constexpr,
@@ -82,7 +83,7 @@ def _conclude(
     tl.store(running_var + client * C + c, before + pull * (unbiased - before), mask=there)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["pixels", "each"])
 def _apply(
     x, share, mean, rstd, weight, bias, y, pixels, each, C, ceiling,
     ACTIVE: tl.constexpr, P: tl.constexpr, B: tl.constexpr,
@@ -116,7 +117,7 @@ def _slope(value, slope, centre, rstd, weight, shift, ceiling, ACTIVE: tl.conste
     return unit, slope
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["pixels", "each", "per"])
 def _slope_sums(
     x, dy, share, mean, rstd, weight, bias, out, pixels, each, per, C, ceiling,
     ACTIVE: tl.constexpr, P: tl.constexpr, B: tl.constexpr,
@@ -150,7 +151,7 @@ def _slope_sums(
     tl.store(out + C + c, tl.sum(second, 0), mask=there)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["pixels", "each"])
 def _apply_backward(
     x, dy, share, mean, rstd, weight, bias, sums, dx, pixels, each, C, ceiling,
     ACTIVE: tl.constexpr, P: tl.constexpr, B: tl.constexpr,
@@ -215,10 +216,14 @@ def measure(x: Tensor, running_mean: Tensor, running_var: Tensor, share: Tensor,
     clients, pixels, each, channels = _shape(x)
     count, per = SUMS.stretches(clients, pixels, channels)
     parts = x.new_empty(clients, count, 2, channels, dtype=torch.float32)
-    _sums[(count, SUMS.columns(channels), clients)](x, share, parts, pixels, each, per, channels, **SUMS.sizes)
+    launch(
+        _sums, (count, SUMS.columns(channels), clients),
+        x, share, parts, pixels, each, per, channels, **SUMS.sizes,
+    )  # fmt: skip
     mean, rstd = x.new_empty(2, clients, channels, dtype=torch.float32)
     samples = pixels // each
-    _conclude[(triton.cdiv(channels, 64), clients)](
+    launch(
+        _conclude, (triton.cdiv(channels, 64), clients),
         parts, share, mean, rstd, running_mean, running_var, count, samples, each, channels,
         form.eps, form.momentum, N=triton.next_power_of_2(samples), B=64, num_warps=2,
     )  # fmt: skip
@@ -231,7 +236,8 @@ def forward(
     """Normalise by the batch's statistics; the running ones are updated in place."""
     clients, pixels, each, channels = _shape(x)
     statistics, y = measure(x, running_mean, running_var, share, form), torch.empty_like(x)
-    _apply[(triton.cdiv(pixels, APPLY.pixels), APPLY.columns(channels), clients)](
+    launch(
+        _apply, (triton.cdiv(pixels, APPLY.pixels), APPLY.columns(channels), clients),
         x, share, *statistics, weight, bias, y, pixels, each, channels, form.ceiling or 0.0,
         ACTIVE=form.ceiling is not None, **APPLY.sizes,
     )  # fmt: skip
@@ -245,7 +251,8 @@ def backward(
     clients, pixels, each, channels = _shape(x)
     count, per = SLOPE_SUMS.stretches(clients, pixels, channels)
     parts = x.new_empty(clients, count, 2, channels, dtype=torch.float32)
-    _slope_sums[(count, SLOPE_SUMS.columns(channels), clients)](
+    launch(
+        _slope_sums, (count, SLOPE_SUMS.columns(channels), clients),
         x, dy, share, *statistics, weight, bias, parts, pixels, each, per, channels, form.ceiling or 0.0,
         ACTIVE=form.ceiling is not None, **SLOPE_SUMS.sizes,
     )  # fmt: skip
@@ -266,7 +273,8 @@ def to_images(
     """Return the gradient of the images, from those of bias and weight, sums (clients, 2, C)."""
     clients, pixels, each, channels = _shape(x)
     dx = torch.empty_like(x)
-    _apply_backward[(triton.cdiv(pixels, APPLY.pixels), APPLY.columns(channels), clients)](
+    launch(
+        _apply_backward, (triton.cdiv(pixels, APPLY.pixels), APPLY.columns(channels), clients),
         x, dy, share, *statistics, weight, bias, sums, dx, pixels, each, channels, ceiling or 0.0,
         ACTIVE=ceiling is not None, **APPLY.sizes,
     )  # fmt: skip

@@ -7,6 +7,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from hcfl.models.kernels.launch import launch
+
 BLOCK = 1024
 
 
@@ -43,7 +45,8 @@ def descend(
     skipped = idle.to(torch.int8)
     for value, velocity, slope, target in zip(values, velocities, slopes, targets, strict=True):
         rows, length = len(value), value[0].numel()
-        _descend[(triton.cdiv(length, BLOCK), rows)](
+        launch(
+            _descend, (triton.cdiv(length, BLOCK), rows),
             value, velocity, slope.contiguous(), target.contiguous() if proximal else value, skipped, length,
             lr, momentum, decay, proximal, PROXIMAL=proximal > 0, B=BLOCK, num_warps=4,
         )  # fmt: skip
