@@ -18,7 +18,7 @@ import hcfl
 from hcfl import tiers
 from hcfl.cli import build_parser
 from hcfl.config import Config, Section, field_at, flat_fields
-from hcfl.config.sections import Columns
+from hcfl.config.data_section import Columns
 
 PLACE = re.compile(r"^<!-- from the code: (\w+) -->\n.*?^<!-- end -->$", re.MULTILINE | re.DOTALL)
 PAGES = ("settings.md", "commands.md", "api.md")

@@ -1,12 +1,12 @@
 """The experiment as one validated object; settings by name; scenarios. Imports no torch."""
 
+from hcfl.config.base_section import Section
+from hcfl.config.data_section import DataConfig
+from hcfl.config.faults_section import AdmissionConfig, FaultsConfig
 from hcfl.config.overrides import assign, field_at, from_flat
 from hcfl.config.schema import SHORT_NAMES, Config, flat_fields, sentence
 from hcfl.config.sections import (
-    AdmissionConfig,
-    DataConfig,
     EvaluationConfig,
-    FaultsConfig,
     MethodConfig,
     Mode,
     ModelConfig,
@@ -15,7 +15,6 @@ from hcfl.config.sections import (
     PersonalKind,
     Precision,
     PrivacyConfig,
-    Section,
     TrainingConfig,
 )
 

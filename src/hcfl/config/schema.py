@@ -13,18 +13,17 @@ import yaml
 from pydantic import Field, ValidationError
 
 from hcfl.config import scenarios
+from hcfl.config.base_section import Section
+from hcfl.config.data_section import DataConfig
+from hcfl.config.faults_section import AdmissionConfig, FaultsConfig
 from hcfl.config.plugins import HUB_MODEL
 from hcfl.config.sections import (
-    AdmissionConfig,
-    DataConfig,
     EvaluationConfig,
-    FaultsConfig,
     MethodConfig,
     ModelConfig,
     PersonalConfig,
     Precision,
     PrivacyConfig,
-    Section,
     TrainingConfig,
 )
 from hcfl.config.yaml_files import parse, read_yaml
