@@ -17,7 +17,8 @@ from hcfl.core.local_plan import Job, at_rest, train
 from hcfl.core.sgd import Batches, shuffle
 from hcfl.data.local_data import LocalData
 from hcfl.engines import Batched, Sequential, batched_training
-from hcfl.engines.batched_training import Rows, chunk_size, schedule, train_together
+from hcfl.engines.batched_steps import schedule
+from hcfl.engines.batched_training import Rows, chunk_size, train_together
 from hcfl.engines.drawing import drawing_layers
 from hcfl.engines.stacked import Program, Stacked
 from hcfl.engines.workers import Workers

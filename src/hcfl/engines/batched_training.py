@@ -5,213 +5,26 @@ loss is every client's own gradient, and each step of all clients is one step of
 (batches, keys of dropout) is drawn per client beforehand, so that results agree with training one client after another.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 
 from hcfl.core.local_plan import Job, Phase, Trained
-from hcfl.core.sgd import Batches, LocalSGD, clip_factor, epoch_means, move, trained_parts
+from hcfl.core.sgd import Batches, epoch_means, trained_parts
+from hcfl.engines.batched_descent import Descent, Recording
+from hcfl.engines.batched_steps import WIDTHS, Supervision, schedule
 from hcfl.engines.stacked import Stacked
 from hcfl.errors import InputError
-from hcfl.models import Params, drop, kernels
+from hcfl.models import Params, drop
 from hcfl.models.ensemble import Copies, fitting, joined
-from hcfl.models.inputs import Inputs, lined_up
-from hcfl.models.recorded import Batch, Held, Recorder, cloned
+from hcfl.models.inputs import Inputs
+from hcfl.models.recorded import Batch, Held, Recorder
 from hcfl.models.tasks import Task
 
 CPU_ELEMENTS = 1 << 23
 """Input values per training step on a CPU."""
-
-WIDTHS = 16
-"""Recorded steps have a multiple of so many samples: few shapes are recorded, and short batches have little filling."""
-
-
-@dataclass(frozen=True)
-class Step:
-    """One step of some rows (clients, or their models), whose batches are lined up."""
-
-    rows: Tensor | None
-    """(rows,): which of them take it; None: all."""
-    index: Tensor
-    """(rows, batch): which of all clients' samples."""
-    share: Tensor
-    """(rows, batch): 1/|batch| for a batch's samples, 0 where it is shorter than others."""
-    number: Tensor
-    """(rows,): how many steps each has taken before."""
-    column: int = 0
-    """Which of the batches' columns it is."""
-    idle: Tensor | None = None
-    """(rows,): which of them have no batch in this step; None: all have one."""
-
-    def of(self, params: Params) -> Params:
-        """Return the parameters of the rows that take it."""
-        return params if self.rows is None else {name: self.pick(tensor) for name, tensor in params.items()}
-
-    def pick(self, tensor: Tensor) -> Tensor:
-        """Return the rows of a tensor that take it."""
-        return tensor if self.rows is None else tensor[self.rows]
-
-
-def schedule(batches: Batches, alike: bool, device: torch.device, multiple: int | None = None) -> Iterator[Step]:
-    """Line up the batches of all rows, step by step.
-
-    Shorter batches are filled up with samples that count nothing. With `alike`, only batches of the same size are put
-    together, for layers that look at a batch as a whole and cannot leave out what counts nothing. With `multiple`,
-    every step has all rows in it, and a multiple of so many samples, for programs that are made for one shape.
-    """
-    index, width = batches.index.to(device), batches.index.shape[2]
-    shares = (torch.arange(width) < batches.sizes.unsqueeze(2)) / batches.sizes.clamp_min(1).unsqueeze(2)
-    taken = ((batches.sizes > 0).cumsum(dim=1) - 1).clamp_min(0)
-    shares, taken = shares.to(device), taken.to(device)
-    for number, sizes in enumerate(batches.sizes.T):
-        idle, largest = sizes == 0, int(sizes.max())
-        if multiple is not None:
-            if largest:
-                size = min(width, -(-largest // multiple) * multiple)
-                waiting = idle.to(device) if idle.any() else None
-                yield Step(None, index[:, number, :size], shares[:, number, :size], taken[:, number], number, waiting)
-            continue
-        for size in sorted({*sizes.tolist()} - {0}) if alike else [largest]:
-            chosen = torch.nonzero(sizes == size if alike else ~idle).flatten().to(device)
-            if len(chosen) == len(sizes):
-                yield Step(None, index[:, number, :size], shares[:, number, :size], taken[:, number], number)
-            elif len(chosen):
-                mine = index[chosen, number, :size], shares[chosen, number, :size], taken[chosen, number]
-                yield Step(chosen, *mine, number)
-
-
-@dataclass(frozen=True)
-class Supervision:
-    """Where the batches of some rows come from."""
-
-    inputs: Inputs
-    """Images, or features where only heads are trained."""
-    answers: Tensor
-    gamma: Tensor
-    columns: Tensor
-    """(rows, heads): the column of γ that each head is weighted by."""
-    keys: Tensor
-    """(rows,): what masks of dropout come from."""
-
-    def batch(self, step: Step) -> Batch:
-        """Gather what a step sees."""
-        columns = step.pick(self.columns)
-        return {
-            "inputs": lined_up(self.inputs, step.index),
-            "answers": self.answers[step.index],
-            "gamma": self.gamma[step.index.unsqueeze(2), columns.unsqueeze(1)],
-            "share": step.share,
-            "number": step.number,
-            "keys": step.pick(self.keys),
-            "idle": torch.zeros(len(columns), dtype=torch.bool, device=columns.device)
-            if step.idle is None
-            else step.idle,
-        }
-
-
-Loss = Callable[[Held, Batch, Tensor | None], Tensor]
-"""(parameters and statistics, batch, which rows of the statistics) → the loss of each row, (rows,)."""
-
-
-@dataclass(frozen=True)
-class Descent:
-    """Stochastic gradient descent of stacked models: `sgd.descend` with a leading axis of rows everywhere."""
-
-    loss: Loss
-    sgd: LocalSGD
-    parts: tuple[str, ...]
-    """Which parts of what is held are trained; "velocity of PART" is its momentum, "anchor of PART" what it is held
-    near."""
-
-    def some(self, held: Held, step: Step) -> Held:
-        """Return the rows that take a step; statistics, which follow in place, stay with all rows."""
-        return {part: its if part == "statistics" else step.of(its) for part, its in held.items()}
-
-    def put_back(self, held: Held, picked: Held, step: Step) -> None:
-        """Write the rows that took a step back to the others."""
-        for part in (*self.parts, *(f"velocity of {part}" for part in self.parts)):
-            for name, tensor in picked[part].items():
-                held[part][name][step.rows] = tensor
-
-    def advance(self, held: Held, batch: Batch, rows: Tensor | None = None) -> Tensor:
-        """Take one step, in place, and return the loss of each row before it. Idle rows stay as they are."""
-        leaves = {part: {name: t.detach().requires_grad_() for name, t in held[part].items()} for part in self.parts}
-        flat = [leaf for its in leaves.values() for leaf in its.values()]
-        losses = self.loss(held | leaves, batch, rows)
-        slopes = torch.autograd.grad(losses.sum(), flat, allow_unused=True, materialize_grads=True)
-        with torch.no_grad():
-            values, velocities, targets = (
-                [held[f"{role}{part}"][name] for part in self.parts for name in held[part]]
-                for role in ("", "velocity of ", "anchor of ")
-            )
-            _move(values, velocities, slopes, targets, batch["idle"], self.sgd)
-        return losses.detach()
-
-    def run(
-        self,
-        held: Held,
-        supervision: Supervision,
-        steps: Iterator[Step],
-        recording: "Recording | None",
-        trace: Tensor | None = None,
-    ) -> Held:
-        """Take all steps; where they are recorded, as CUDA graphs. What is held stays as it is.
-
-        Losses of steps that are not recorded are written into `trace`, (rows, steps).
-        """
-        if not any(held[part] for part in self.parts):
-            return held
-        changed = [*self.parts, *(f"velocity of {part}" for part in self.parts)]
-        changed += ["statistics"] if "statistics" in held else []
-        if recording is not None:
-            batches = (supervision.batch(step) for step in steps)
-            kind = self.sgd, self.parts
-            return recording.recorder.descend(recording.phase, kind, self.advance, held, batches, changed)
-        held = held | cloned({part: held[part] for part in changed})
-        for step in steps:
-            if step.rows is None:
-                losses = self.advance(held, supervision.batch(step))
-            else:
-                picked = self.some(held, step)
-                losses = self.advance(picked, supervision.batch(step), step.rows)
-                self.put_back(held, picked, step)
-            if trace is not None:
-                trace[slice(None) if step.rows is None else step.rows, step.column] = losses
-        return held
-
-
-@dataclass(frozen=True)
-class Recording:
-    """Where a phase of training is recorded."""
-
-    recorder: Recorder
-    phase: Phase
-
-
-def _move(
-    values: list[Tensor],
-    velocities: list[Tensor],
-    slopes: Sequence[Tensor],
-    targets: list[Tensor],
-    idle: Tensor,
-    sgd: LocalSGD,
-) -> None:
-    """Take one step of stochastic gradient descent with momentum, in place: torch.optim.SGD's, in one pass for all."""
-    if sgd.clip_gradient is not None:
-        squares = torch.stack([slope.flatten(1).square().sum(dim=1) for slope in slopes]).sum(dim=0)
-        factor = clip_factor(squares, sgd.clip_gradient)
-        slopes = [slope * factor.view(-1, *(1,) * (slope.ndim - 1)) for slope in slopes]
-    if kernels.usable(idle):
-        from hcfl.models.kernels.sgd import descend  # needs Triton
-
-        descend(values, velocities, slopes, targets, idle, sgd.lr, sgd.momentum, sgd.weight_decay, sgd.proximal)
-        return
-    kept = [(tensor, tensor[idle]) for tensor in (*values, *velocities)] if idle.any() else []
-    move(values, velocities, slopes, targets, sgd)
-    for tensor, before in kept:
-        tensor[idle] = before
 
 
 @dataclass(frozen=True)
