@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 import torch
 
+import hcfl
 from hcfl.config import Config, DataConfig
 from hcfl.data import Federation, build
 from hcfl.data.held_out import train_and_val
@@ -237,6 +238,84 @@ def test_newcomers_of_a_natural_federation_hold_the_samples_of_their_concept():
         for rows, seen in ((newcomer.fit_rows, newcomer.fit_labels), (newcomer.score_rows, newcomer.score_labels)):
             assert set(concept[test][rows.numpy()].tolist()) == {name}
             assert seen.tolist() == y[test][rows.numpy()].tolist()
+
+
+def held_back(clients: str, sizes: list[int], **settings):
+    """Return the natural federation with further clients, all of whose samples are of the test set."""
+    x, y, extra = natural()
+    client = np.concatenate([extra["client"], np.repeat(list(clients), sizes)])
+    new = np.arange(sum(sizes)) % len(y)
+    test = np.arange(len(client)) >= len(y)
+    arrays = np.concatenate([x, x[new]]), np.concatenate([y, y[new]])
+    return client[test], Federation.from_arrays(*arrays, client=client, test=test, **settings)
+
+
+@pytest.mark.parametrize("test_on", ["halves", "tenth"])
+def test_each_client_of_the_test_set_that_trains_nothing_is_a_newcomer(test_on):
+    client, federation = held_back("uvw", [5, 8, 3], test_on=test_on)
+    assert federation.client_names == ("north", "south", "west")
+    assert federation.settings.test_clients == "each"
+    each = 2 if test_on == "halves" else 1
+    assert [newcomer.name for newcomer in federation.newcomers] == ["everybody"] * 3 * each
+    for newcomer, name in zip(federation.newcomers, np.repeat(list("uvw"), each), strict=True):
+        rows = torch.cat([newcomer.fit_rows, newcomer.score_rows])
+        assert set(client[rows.numpy()].tolist()) == {name}
+        assert len(rows) == (client == name).sum()
+        assert min(len(newcomer.fit_rows), len(newcomer.score_rows)) > 0
+
+
+def test_clients_of_the_test_set_can_be_one_newcomer():
+    _, federation = held_back("uvw", [5, 8, 3], test_on="tenth", test_clients="together")
+    assert [(len(n.fit_rows), len(n.score_rows)) for n in federation.newcomers] == [(14, 2)]
+
+
+def test_clients_with_a_single_test_sample_are_one_newcomer():
+    client, federation = held_back("tuvw", [1, 4, 1, 1], test_on="tenth")
+    found = [sorted(client[torch.cat([n.fit_rows, n.score_rows]).numpy()].tolist()) for n in federation.newcomers]
+    assert found == [["u"] * 4, ["t", "v", "w"]]
+
+
+def test_newcomers_are_named_by_the_concept_that_is_known_of_them():
+    x, y = blobs(per_class=30)
+    client = np.array(["north", "south", "west", "isle"])[np.arange(len(y)) % 4]
+    concept = np.where(np.isin(client, ["west", "isle"]), "b", "a")
+    test = client != "south"
+    federation = Federation.from_arrays(x, y, client=client, concept=concept, test=test, test_on="tenth")
+    assert [newcomer.name for newcomer in federation.newcomers] == ["concept a", "concept b", "concept b"]
+
+
+def test_clients_that_disagree_are_served_where_each_finds_its_weights():
+    draw = np.random.default_rng(0)
+    x, client = draw.normal(size=(600, 4)).astype(np.float32), np.arange(600) % 12
+    y = ((x[:, 0] > 0) ^ (client % 2 == 0)).astype(int)  # two groups of clients with opposite labels
+    found = {}
+    for kind in ("each", "together"):
+        federation = Federation.from_arrays(x, y, client=client, test=client >= 8, test_clients=kind)
+        found[kind] = hcfl.run("ifca", federation, clusters=2, rounds=10, seed=1).summary["test_last"]
+    assert found["each"] > 0.9
+    assert 0.3 < found["together"] < 0.7
+
+
+def test_of_very_many_clients_in_the_test_set_a_sample_measures_test(monkeypatch):
+    monkeypatch.setattr("hcfl.data.natural.MOST_NEWCOMERS", 2)
+    client, federation = held_back("stuvw", [4, 4, 4, 4, 4], test_on="tenth")
+    assert "of 5 clients in the test set, 2 measure Test, drawn by the seed" in federation.notes
+    owners = [set(client[n.fit_rows.numpy()].tolist()) for n in federation.newcomers]
+    assert [len(owner) for owner in owners] == [1, 1]
+    _, again = held_back("stuvw", [4, 4, 4, 4, 4], test_on="tenth")
+    assert all(torch.equal(a.fit_rows, b.fit_rows) for a, b in zip(federation.newcomers, again.newcomers, strict=True))
+
+
+def test_where_a_client_of_the_test_set_trains_there_is_one_newcomer():
+    x, y, extra = natural()
+    test = np.arange(len(y)) % 5 == 0
+    federation = Federation.from_arrays(x, y, **extra, test=test, test_on="tenth")
+    assert len(federation.newcomers) == 1
+    assert federation.settings.test_clients is None
+    with pytest.raises(InputError, match="test_clients = each: client north has rows of the test set, but also trains"):
+        Federation.from_arrays(x, y, **extra, test=test, test_clients="each")
+    with pytest.raises(InputError, match=r"test_clients = each: .* does not say which client holds a sample"):
+        Federation.from_arrays(x, y, clients=3, test_clients="each")
 
 
 @pytest.mark.parametrize(("samples", "sizes"), [(1, []), (2, [(1, 1)]), (4, [(3, 1)]), (20, [(18, 2)])])

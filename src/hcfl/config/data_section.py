@@ -144,3 +144,8 @@ class DataConfig(Section):
         description="virtual newcomers find their weights on one half of the test set and are measured on the other, "
         "both ways (halves, the default), or on nine tenths and the last one, as in the paper (tenth)",
     )
+    test_clients: Literal["each", "together"] | None = Field(
+        None,
+        description="natural federations whose test set is of clients that train nothing: each finds its own weights "
+        "(each, the default), or all are one newcomer (together, as in versions before)",
+    )

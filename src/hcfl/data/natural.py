@@ -1,12 +1,13 @@
 """Natural federations: the samples say which client holds them."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from hcfl import rng
 from hcfl.config import DataConfig
 from hcfl.data.dealt import Dealt, federation
 from hcfl.data.federation import Federation, Truth
@@ -27,6 +28,9 @@ NOT_NATURAL = (
     "corrupted_share",
 )
 """Settings of simulated federations."""
+
+MOST_NEWCOMERS = 2_000
+"""Newcomers find their weights one after another, in every round that is measured."""
 
 
 def natural(samples: Samples, config: DataConfig, seed: int) -> Federation:
@@ -58,11 +62,49 @@ def natural(samples: Samples, config: DataConfig, seed: int) -> Federation:
         truths = tuple(_truth(samples.name, names, index, held, concepts) for held in times.parts or (parts,))
         truth, times = truths[0], replace(times, truths=truths if times.parts else ())
         groups = {f"concept {name}": np.flatnonzero(index[test] == k) for k, name in enumerate(concepts)}
+    each, notes = list(groups.items()), samples.notes
+    if not _held_back(samples, test_mask, names, config.test_clients):
+        kind = config.test_clients
+    elif (kind := config.test_clients or "each") == "each":
+        each, told = _by_client(groups, samples.client[test], seed)
+        notes += told
     newcomers = tuple(
-        newcomer(name, rows, test, samples.y[test], samples, seed) for name, rows in groups.items() if len(rows) > 1
+        newcomer(name, rows, test, samples.y[test], samples, seed) for name, rows in each if len(rows) > 1
     )
-    dealt = Dealt(samples, samples.y, tuple(names.tolist()), parts, test, newcomers, truth, samples.notes, times=times)
-    return federation(dealt, config.model_copy(update={"partition": "natural"}), seed)
+    dealt = Dealt(samples, samples.y, tuple(names.tolist()), parts, test, newcomers, truth, notes, times=times)
+    return federation(dealt, config.model_copy(update={"partition": "natural", "test_clients": kind}), seed)
+
+
+def _held_back(samples: Samples, test: NDArray[np.bool_], names: NDArray[Any], asked: str | None) -> bool:
+    """Return whether the test set is from clients that train nothing; where the user says so, it must be."""
+    assert samples.client is not None
+    both = np.intersect1d(samples.client[test], names)
+    if asked == "each" and len(both):
+        raise InputError(f"data.test_clients = each: client {both[0]} has rows of the test set, but also trains")
+    return bool(test.any()) and not len(both)
+
+
+def _by_client(
+    groups: Mapping[str, Rows], client: NDArray[Any], seed: int
+) -> tuple[list[tuple[str, Rows]], tuple[str, ...]]:
+    """Return the name and the rows of a newcomer for each client of each group, and what the user should know.
+
+    Newcomers of a group share its name, so that their samples are averaged. A client with a single sample cannot both
+    choose weights and be measured: such clients are one newcomer together.
+    """
+    each: list[tuple[str, Rows]] = []
+    for name, rows in groups.items():
+        _, owner, sizes = np.unique(client[rows], return_inverse=True, return_counts=True)
+        order = np.argsort(owner, kind="stable")
+        parts = np.split(rows[order], np.cumsum(sizes)[:-1])
+        single = [part for part in parts if len(part) == 1]
+        each += [(name, part) for part in parts if len(part) > 1]
+        each += [(name, np.concatenate(single))] if single else []
+    if len(each) <= MOST_NEWCOMERS:
+        return each, ()
+    chosen = np.sort(rng.numpy_generator(seed, "test clients").permutation(len(each))[:MOST_NEWCOMERS])
+    told = f"of {len(each)} clients in the test set, {MOST_NEWCOMERS} measure Test, drawn by the seed"
+    return [each[place] for place in chosen], (told,)
 
 
 def _truth(source: str, names: NDArray[Any], index: Rows, parts: Sequence[Rows], concepts: NDArray[Any]) -> Truth:

@@ -105,6 +105,10 @@ def filled_in(config: DataConfig) -> DataConfig:
             raise InputError(f"data.{name} = {value}: belongs to partition {owner}, but the partition is {kind}")
     if kind == "natural":
         raise InputError(f"data.partition = natural: {config.source} does not say which client holds a sample")
+    if config.test_clients is not None:
+        raise InputError(
+            f"data.test_clients = {config.test_clients}: {config.source} does not say which client holds a sample"
+        )
     if (config.noise == "none") != (config.noise_rate == 0):
         raise InputError(
             f"data.noise = {config.noise} with data.noise_rate = {config.noise_rate:g}: "

@@ -112,14 +112,16 @@ def reopen(path: Path) -> Reopened:
 def as_it_was(config: Config) -> Config:
     """Return the configuration of a folder that an older version may have begun.
 
-    Test was a tenth of the test set, and Val of all clients. What clients set aside to choose their personal parts by
-    did not come back; nor can it after more rounds than the user now wants.
+    Test was a tenth of the test set, whose clients were one newcomer together, and Val of all clients. What clients set
+    aside to choose their personal parts by did not come back; nor can it after more rounds than the user now wants.
     """
     if config.personal.kind != "none":
         rounds = config.training.rounds
         config = config.updated("personal", after=min(config.personal.after or rounds, rounds))
     config = config if config.evaluation.val_clients else config.updated("evaluation", val_clients="all")
-    return config if config.data.test_on else config.updated("data", test_on="tenth")
+    config = config if config.data.test_on else config.updated("data", test_on="tenth")
+    natural = config.data.partition == "natural"
+    return config.updated("data", test_clients="together") if natural and not config.data.test_clients else config
 
 
 @dataclass(frozen=True)
