@@ -309,7 +309,7 @@ class RunState:
     clients: Mapping[int, ClientState]
     """By id, of the clients that took part so far."""
     newcomers: tuple[Weights, ...]
-    """The weights of the virtual newcomers, one for each concept."""
+    """The weights of each virtual newcomer."""
     scores: ClientScores | None = None
     """What clients measured after this round, where all of them did."""
     personal: Mapping[int, PersonalPart] = field(default_factory=dict)
