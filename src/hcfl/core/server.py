@@ -30,6 +30,7 @@ from hcfl.tiers import Decision, Participants
 from hcfl.tiers import gaussians as densities
 from hcfl.tiers.distance import Distances, measured
 from hcfl.tiers.formulation import class_shares
+from hcfl.tiers.habits import HABITS
 from hcfl.tiers.many_participants import drawn, extended
 from hcfl.tiers.participants import probed
 from hcfl.tiers.weighting import one_hot, uniform
@@ -119,8 +120,11 @@ def _probe(method: Method, state: ServerState) -> Ensemble | None:
 
 
 def shares(method: Method, state: ServerState, classes: int) -> Tensor:
-    """P_k(y) from the latest report of all clients, also those not sampled now, (clusters, classes)."""
-    if state.counts is None:
+    """P_k(y) from the latest report of all clients, also those not sampled now, (clusters, classes).
+
+    All alike, so that it cancels, where the method does not use it, and where habits keep clusters apart (`habits`).
+    """
+    if state.counts is None or HABITS in state.memory:
         return torch.full((len(state.clusters), classes), 1 / classes)
     return class_shares(state.counts.sum(dim=0), method.traits.formulation.share_floor)
 

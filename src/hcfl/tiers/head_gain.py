@@ -71,20 +71,25 @@ class Measured:
 
 def measured(whole: Prototypes, first: Prototypes) -> Measured:
     """Bring clients' class means, of all their samples and of the first halves, into common coordinates."""
-    counts = torch.stack([first.class_counts, whole.class_counts - first.class_counts]).double()
-    sums = whole.class_means.double() * whole.class_counts.double().unsqueeze(2)
-    early = first.class_means.double()
-    late = (sums - early * counts[0].unsqueeze(2)) / counts[1].clamp_min(1).unsqueeze(2)
-    raw = torch.stack([early, late]) * (counts > 0).unsqueeze(3)
+    raw, counts = halves_of(whole, first)
     means = canonical(raw, counts)
-    axes = _principal_axes(means, counts)
-    spread = _within_classes(means @ axes, counts)
+    axes = principal_axes(means, counts)
+    spread = within_classes(means @ axes, counts)
     white = torch.linalg.solve_triangular(torch.linalg.cholesky(spread), axes.T, upper=False).T
     means, counts = (means @ white).cpu(), counts.cpu()
     total = counts.sum(dim=0)
     mixed = (means * counts.unsqueeze(3)).sum(dim=0) / total.clamp_min(1).unsqueeze(2)
     one, other = (ClassMeans(m, _counted(n), n) for m, n in zip(means, counts, strict=True))
     return Measured((one, other), ClassMeans(mixed, _counted(total), total))
+
+
+def halves_of(whole: Prototypes, first: Prototypes) -> tuple[Tensor, Tensor]:
+    """Return the class means and class counts of both halves, each (halves, clients, …); means of no samples are 0."""
+    counts = torch.stack([first.class_counts, whole.class_counts - first.class_counts]).double()
+    sums = whole.class_means.double() * whole.class_counts.double().unsqueeze(2)
+    early = first.class_means.double()
+    late = (sums - early * counts[0].unsqueeze(2)) / counts[1].clamp_min(1).unsqueeze(2)
+    return torch.stack([early, late]) * (counts > 0).unsqueeze(3), counts
 
 
 def canonical(means: Tensor, counts: Tensor) -> Tensor:
@@ -109,7 +114,7 @@ def _counted(samples: Tensor) -> Tensor:
     return samples / (1 + samples / CLIENT)
 
 
-def _principal_axes(means: Tensor, counts: Tensor) -> Tensor:
+def principal_axes(means: Tensor, counts: Tensor) -> Tensor:
     """Return the leading principal axes of all class means, (features, dimensions)."""
     weights = counts.unsqueeze(-1)
     centre = (means * weights).sum(dim=(0, 1, 2)) / weights.sum().clamp_min(1)
@@ -121,7 +126,7 @@ def _principal_axes(means: Tensor, counts: Tensor) -> Tensor:
     return leading
 
 
-def _within_classes(means: Tensor, counts: Tensor) -> Tensor:
+def within_classes(means: Tensor, counts: Tensor) -> Tensor:
     """Return the covariance of samples within classes, from the differences between clients' halves, shrunk (OAS)."""
     both = (counts > 0).all(dim=0)
     weights = (counts[0] * counts[1] / counts.sum(dim=0).clamp_min(1))[both]
@@ -163,7 +168,7 @@ class Heads:
     def log_likelihood(self, seen: ClassMeans) -> Tensor:
         """E log p(y|x) of each client's samples under each of its heads, per sample, (clients, groups)."""
         clients, groups, classes, dimensions = self.means.shape
-        noise = _draws(dimensions).to(seen.means)
+        noise = draws(dimensions).to(seen.means)
         size = max(1, CHUNK // (groups * classes**2 * len(noise)))
         parts = [slice(start, start + size) for start in range(0, clients, size)]
         return torch.cat([self._part(part, seen, noise) for part in parts])
@@ -181,7 +186,7 @@ class Heads:
         return (right * counts).sum(dim=2) / counts.sum(dim=2).clamp_min(1)
 
 
-def _draws(dimensions: int) -> Tensor:
+def draws(dimensions: int) -> Tensor:
     """Return samples around a mean, the same in all runs; the second half mirrors the first."""
     half = torch.randn(DRAWS // 2, dimensions, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
     return torch.cat([half, -half])

@@ -1,6 +1,6 @@
 """HCFL++ (our own): split clusters where two heads serve both parts better, merge where one head does, move clients."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from itertools import combinations
@@ -25,6 +25,7 @@ from hcfl.tiers.adaptation.decision import (
 from hcfl.tiers.adaptation.split import smaller_part
 from hcfl.tiers.conflict import Directions, contradictions, dissents
 from hcfl.tiers.cuts import SOURCES
+from hcfl.tiers.habits import HABITS, Habits
 from hcfl.tiers.head_gain import (
     ClassMeans,
     Heads,
@@ -52,6 +53,9 @@ samples to learn from."""
 AS_MANY = 0.5
 """The p-value at which as many clients lose by two heads as gain."""
 
+REMEMBERED: Mapping[str, Tensor] = {HABITS: torch.ones(1)}
+"""What the server remembers as long as habits keep two clusters apart."""
+
 
 @dataclass(frozen=True)
 class SplitOnGain:
@@ -64,6 +68,9 @@ class SplitOnGain:
       few samples, and for bins of numbers, whose prototypes lie on a line, noise looks like a contradiction. So it must
       also repeat: groups that one half of all samples proposes must make the other half likelier, 1/`level` to 1,
       divided among rounds, clusters and sources of cuts.
+    - **Habits**: where two groups tell more of a label than the inputs do (`habits`), by the same test with a level of
+      its own. As long as such groups are there, P_k(y) is not divided out (`HABITS` in the server's memory), and only
+      E-steps move clients, since prototypes do not see how common a class is.
 
     What was split is merged only on evidence: where the prototypes do not contradict each other by ρ/2, and more of the
     same clients lose than gain by two heads. (While φ learns to see both parts alike, the gain shrinks, and one head is
@@ -100,15 +107,23 @@ class SplitOnGain:
         known = measured(participants.prototypes, participants.halves)
         directions = Directions.of(participants.prototypes)
         look = looks(participants.round)
-        if merge := self._merge(participants, known, directions) if look else None:
-            return Decision(remove=empty, merges=(merge,))
+        habits = Habits.of(participants.prototypes, participants.halves, participants.members) if look else None
+        memory = None if habits is None else self._memory(participants, habits)
+        if habits and (merge := self._merge(participants, known, directions, habits)):
+            return Decision(remove=empty, merges=(merge,), memory=memory)
         split = contradiction.split(participants, directions, distance, self._repeats(participants, known))
-        if split := split or (self._split(participants, known, distance, look) if look else None):
-            return Decision((split,), empty)
+        if habits and not split:
+            split = self._split(participants, known, distance, look)
+        if habits and not split and (split := self._split_by_habits(participants, habits, distance, look)):
+            memory = REMEMBERED
+        if split:
+            return Decision((split,), empty, memory=memory)
+        if HABITS in (participants.memory if memory is None else memory):
+            return Decision(remove=empty, memory=memory)
         dissenting = contradiction.moves(participants, directions)
         named = {move.client for move in dissenting}
         likelier = tuple(move for move in _moves(participants, known, directions) if move.client not in named)
-        return Decision(remove=empty, moves=dissenting + likelier)
+        return Decision(remove=empty, moves=dissenting + likelier, memory=memory)
 
     def threshold(self, look: int, looked_at: int) -> float:
         """Return the p-value below which a look splits one of the cuts looked at; `level` in all looks together."""
@@ -146,7 +161,38 @@ class SplitOnGain:
                     least = value
         return found
 
-    def _merge(self, participants: Participants, known: Measured, directions: Directions) -> MergeDecision | None:
+    def _split_by_habits(
+        self, participants: Participants, habits: Habits, distance: Tensor, look: int
+    ) -> SplitDecision | None:
+        """Find the cluster with the smallest p-value, of those whose two groups tell more of a label than inputs do."""
+        blocks = cluster_blocks(participants, distance).values()
+        threshold = self.threshold(look, max(1, len(blocks)))
+        found, least = None, threshold
+        for block in blocks:
+            gain = habits.gain(block.rows)
+            value = chance(gain.each)
+            if value >= least or gain.share < WORTH or not habits.tell_more(gain):
+                continue
+            second = habits.cut(block.rows)
+            if serves_both(gain.each, second):
+                parts = smaller_part(second.long().numpy())
+                found = block.split(parts, self.rule, evidence(value), mean=gain.share, threshold=evidence(threshold))
+                least = value
+        return found
+
+    def _memory(self, participants: Participants, habits: Habits) -> Mapping[str, Tensor] | None:
+        """Whether habits keep two clusters apart, where that has changed."""
+        _, inside = members_of(participants)
+        several = inside[inside.sum(dim=1) > 1]
+        known = HABITS in participants.memory
+        if len(several) < 2 <= len(inside):
+            return None  # no two of the clusters can be compared
+        apart = any(_apart_by_habits(habits, one, other) for one, other in combinations(several, 2))
+        return None if apart == known else REMEMBERED if apart else {}
+
+    def _merge(
+        self, participants: Participants, known: Measured, directions: Directions, habits: Habits
+    ) -> MergeDecision | None:
         """Find the two clusters whose clients gain least surely by two heads, of those that can be compared."""
         clusters, inside = members_of(participants)
         scores = contradictions(directions, inside).cpu()
@@ -156,7 +202,7 @@ class SplitOnGain:
             rows = torch.nonzero(inside[one] | inside[other]).flatten()
             second = inside[other][rows]
             value = chance(cross_fitted(known.of(rows), partial(_same, second)).each) if agree[one, other] else 0.0
-            if value > most:
+            if value > most and not _apart_by_habits(habits, inside[one], inside[other]):
                 into, gone = (one, other) if inside[one].sum() >= inside[other].sum() else (other, one)
                 numbers = evidence(value), evidence(AS_MANY)
                 found, most = MergeDecision(int(clusters[into]), int(clusters[gone]), *numbers), value
@@ -177,6 +223,14 @@ def looks(round_: int) -> int:
 def evidence(probability: float) -> float:
     """Return −log10 of a p-value: so many zeros after the point."""
     return -log10(max(probability, 1e-300))
+
+
+def _apart_by_habits(habits: Habits, one: Tensor, other: Tensor) -> bool:
+    """Whether habits keep two clusters apart, from their members (participants,): half of what splits is enough."""
+    rows = torch.nonzero(one | other).flatten()
+    second = other[rows]
+    gain = habits.gain(rows, lambda _: second)
+    return 2 * float(gain.each.mean()) > habits.inputs and chance(gain.each) < AS_MANY
 
 
 def _same(cut: Tensor, _: ClassMeans) -> Tensor:

@@ -1,0 +1,159 @@
+"""Do clients have habits, which are other answers to much the same inputs? Our own, HCFL++.
+
+A class can be more common with one client than with another for two reasons.
+
+- *Label shift*: its inputs are others, and the classes with them. A model that sees the inputs sees the classes, and
+  groups by class frequencies would only take classes away from heads. This is why FedRC divides by P_k(y).
+- *Habits*: people answer the same questions in their own way, households buy their own brands. The inputs do not say
+  who answers. Only the group tells it, and to divide by P_k(y) would hide the groups.
+
+The two are told apart by what tells more of a label, in log-likelihood per sample.
+
+- **Group** (`gain_by_frequencies`): what the class frequencies of two groups tell beyond those of all.
+- **Inputs** (`told_by_inputs`): what the inputs tell beyond the class frequencies of the client's cluster, by linear
+  discriminant analysis.
+
+Both come from other clients than the one that is looked at. The grouping comes from one half of everyone's samples, and
+the likelihood is that of the other half; both ways count.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from hcfl.tiers.cuts import principal_cut
+from hcfl.tiers.head_gain import (
+    CHUNK,
+    CLIENT,
+    PRIOR,
+    STEPS,
+    Gain,
+    draws,
+    halved,
+    halves_of,
+    principal_axes,
+    within_classes,
+)
+from hcfl.tiers.participants import Prototypes
+
+HABITS = "habits"
+"""By this name the server remembers that habits keep clusters apart."""
+
+
+@dataclass(frozen=True)
+class Habits:
+    """What the server knows of clients' answers: how often they give each, and how much inputs tell of them."""
+
+    halves: Tensor
+    """The class counts of both halves of their samples, (2, clients, classes)."""
+    inputs: float
+    """What inputs tell of a label (`told_by_inputs`)."""
+
+    @classmethod
+    def of(cls, whole: Prototypes, first: Prototypes, members: Tensor) -> "Habits":
+        """Look at all participants."""
+        return cls(halves_of(whole, first)[1].cpu(), told_by_inputs(whole, first, members))
+
+    def cut(self, rows: Tensor) -> Tensor:
+        """Cut some clients in two by how common classes are, (clients,)."""
+        return by_frequencies(self.halves[:, rows].sum(dim=0))
+
+    def gain(self, rows: Tensor, propose: Callable[[Tensor], Tensor] | None = None) -> Gain:
+        """Return what some clients gain by the class frequencies of two groups."""
+        return gain_by_frequencies(self.halves[:, rows], propose or by_frequencies)
+
+    def tell_more(self, gain: Gain) -> bool:
+        """Whether two groups tell more of a label than inputs do."""
+        return float(gain.each.mean()) > self.inputs
+
+
+def frequencies(counts: Tensor, groups: Tensor) -> Tensor:
+    """How common classes are with the other clients of each group, (clients, groups, classes).
+
+    From class counts (clients, classes) and memberships (groups, clients). A client counts for at most `CLIENT`
+    samples. The frequencies among all other clients count for `PRIOR` samples in each group.
+    """
+    counted, inside = counts / (1 + counts.sum(dim=1, keepdim=True) / CLIENT), groups.to(counts)
+    theirs = inside @ counted - inside.T.unsqueeze(2) * counted.unsqueeze(1)
+    others = counted.sum(dim=0) - counted + 1 / counts.shape[1]  # no class is impossible
+    found = theirs.clamp_min(0) + PRIOR * (others / others.sum(dim=1, keepdim=True)).unsqueeze(1)
+    return found / found.sum(dim=2, keepdim=True)
+
+
+def by_frequencies(counts: Tensor) -> Tensor:
+    """Cut clients in two by how common classes are, (clients,), and let them choose the better of both parts."""
+    usual = (counts.sum(dim=0) + 1) / (counts.sum() + counts.shape[1])
+    roots = ((counts + usual) / (counts.sum(dim=1, keepdim=True) + 1)).sqrt()
+    second = principal_cut(torch.cdist(roots, roots))  # Hellinger
+    for _ in range(STEPS):
+        scores = _log_likelihood(frequencies(counts, halved(second)), counts)
+        chosen = scores[:, 1] > scores[:, 0]
+        if min(int(chosen.sum()), int((~chosen).sum())) < 2 or bool((chosen == second).all()):
+            break
+        second = chosen
+    return second
+
+
+def gain_by_frequencies(halves: Tensor, propose: Callable[[Tensor], Tensor]) -> Gain:
+    """Return what clients gain by the class frequencies of two groups, with no inputs.
+
+    From the class counts of both halves of their samples, (2, clients, classes), and a way to cut clients in two.
+    """
+    found, losses, sums = [], [], []
+    for half, unseen in zip(halves, halves.flip(0), strict=True):
+        cut = propose(half)
+        groups = torch.cat([halved(cut), torch.ones_like(cut).unsqueeze(0)])
+        scores = _log_likelihood(frequencies(halves.sum(dim=0), groups), unseen)
+        found.append(scores.gather(1, cut.long().unsqueeze(1))[:, 0] - scores[:, 2])
+        losses.append(-float(scores[:, 2].mean()))
+        sums.append(float(found[-1] @ unseen.sum(dim=1)))
+    return Gain(torch.stack(found).mean(dim=0), sum(losses) / 2, sum(sums) / 2)
+
+
+def _log_likelihood(shares: Tensor, counts: Tensor) -> Tensor:
+    """E log p(y) of each client's samples by the class frequencies of each group, (clients, groups)."""
+    return (shares.log() * counts.unsqueeze(1)).sum(dim=2) / counts.sum(dim=1, keepdim=True).clamp_min(1)
+
+
+def told_by_inputs(whole: Prototypes, first: Prototypes, members: Tensor) -> float:
+    """E log p(y|x) − E log p(y): what inputs tell of the label, per sample, with one head for each cluster.
+
+    A head is linear discriminant analysis. Class c is a Gaussian around the class mean of the cluster's other clients,
+    and its spread is that of samples within clients and that of class means between clients.
+    """
+    means, counts = halves_of(whole, first)
+    axes = principal_axes(means, counts)
+    total = counts.sum(dim=0)
+    mine = (means * counts.unsqueeze(3)).sum(dim=0) @ axes / total.clamp_min(1).unsqueeze(2)
+    within = within_classes(means @ axes, counts)
+    groups = (torch.tensor(sorted(set(members.tolist()))).unsqueeze(1) == members).to(mine)
+    sums, sizes = torch.einsum("gi,icd->gcd", groups, mine * total.unsqueeze(2)), groups @ total
+    own = groups.argmax(dim=0)
+    theirs = sizes[own] - total  # of the cluster's other clients, (clients, classes)
+    heads = (sums[own] - mine * total.unsqueeze(2)) / theirs.clamp_min(1).unsqueeze(2)
+    held = (total > 0) & (theirs > 0)
+    between = _spread_between_clients(mine, sums[own] / sizes[own].clamp_min(1).unsqueeze(2), total, within)
+    white = torch.linalg.inv(torch.linalg.cholesky(within + between)).mT
+    noise = draws(len(within)).to(mine) @ (white.mT @ torch.linalg.cholesky(within)).mT
+    log_shares = frequencies(total, groups)[torch.arange(len(own)), own].log()
+    points, centres = mine @ white, heads @ white
+    size = max(1, CHUNK // (total.shape[1] ** 2 * len(noise)))
+    told = mine.new_zeros(())
+    for rows in torch.split(torch.arange(len(own)), size):
+        samples = (points[rows].unsqueeze(2) + noise).flatten(1, 2)
+        distances = torch.cdist(samples, centres[rows]).square().view(len(rows), -1, len(noise), total.shape[1])
+        logits = (log_shares[rows, None, None] - distances / 2).masked_fill(theirs[rows, None, None] == 0, -torch.inf)
+        right = logits.log_softmax(dim=3).mean(dim=2).diagonal(dim1=1, dim2=2)
+        told = told + ((right - log_shares[rows]) * total[rows])[held[rows]].sum()
+    return float(told / total[held].sum().clamp_min(1))
+
+
+def _spread_between_clients(means: Tensor, usual: Tensor, counts: Tensor, within: Tensor) -> Tensor:
+    """Return the covariance of class means between clients beyond that of their samples, weighted by samples."""
+    some = counts > 0
+    away = ((means - usual) * counts.sqrt().unsqueeze(2))[some]
+    values, vectors = torch.linalg.eigh((away.mT @ away - some.sum() * within) / counts.sum().clamp_min(1))
+    found: Tensor = (vectors * values.clamp_min(0)) @ vectors.mT
+    return found
