@@ -89,9 +89,9 @@ def test_personal_parts_are_made_by_the_clients_and_stay_there(tmp_path, name):
         assert runs[0][key] == pytest.approx(runs[1][key], abs=1e-9)
     assert not load(tmp_path / "flower" / "checkpoint")[0].personal  # the server has scores, and no part
     measured = [message for message in grid.answered if message.metadata.message_type == "evaluate"]
-    # Clients send a confusion matrix, and first what each of eight candidates gained, as two sums each, and the number
-    # of samples; no part.
-    assert {records.payload(message.content) for message in measured} == {800, 800 + 8 * (1 + 2 * 8)}
+    # Clients send a confusion matrix, and first what each of eight candidates gained on each of 43 samples, and this
+    # number; no part.
+    assert {records.payload(message.content) for message in measured} == {800, 800 + 8 + 4 * 8 * 43}
     assert len(list((tmp_path / "flower").rglob("personal.safetensors"))) == 6
 
 

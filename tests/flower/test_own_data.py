@@ -355,4 +355,4 @@ def test_clients_make_personal_parts_of_numbers_on_their_own_machines(tmp_path, 
     assert there["val_personal_last"] > there["val_last"] + 0.1
     sent = [records.unpack(Measured, one.content) for one in grid.answered if one.metadata.message_type == "evaluate"]
     assert any(one.gains is not None for one in sent)
-    assert all(one.gains is None or one.gains.variances is None for one in sent)
+    assert all(one.gains is None or one.gains.errors is None for one in sent)

@@ -22,7 +22,8 @@ from hcfl.engines.poisoned import poisoners
 from hcfl.engines.workers import Workers
 from hcfl.launch import execute, resume
 from hcfl.methods import build
-from hcfl.personal.inner_split import Gains, Pool, held_of, number_aside, set_aside
+from hcfl.personal.inner_split import Gains, held_of, number_aside, set_aside
+from hcfl.personal.stacking import common_weights, own_weights
 from hcfl.runs import checkpoint
 from hcfl.runs.prepare import prepare
 from hcfl.tiers import Weights
@@ -83,8 +84,7 @@ def test_a_client_notes_what_the_prior_gains_by_hand(shifted):
         gains = np.stack([score(logits + strength * offsets) - score(logits) for strength in (0.5, 1.0)], axis=1)
         noted = after.clients[client].noted
         assert noted["samples"].tolist() == [len(aside)]
-        np.testing.assert_allclose(noted["total"][0], gains.sum(axis=0), rtol=1e-4, atol=1e-5)
-        np.testing.assert_allclose(noted["squares"][0], (gains**2).sum(axis=0), rtol=1e-4, atol=1e-5)
+        np.testing.assert_allclose(noted["each"], gains, rtol=1e-4, atol=1e-5)
         assert not before.clients[client].noted
 
 
@@ -95,9 +95,12 @@ def test_parts_are_chosen_by_what_was_noted_once(shifted, name):
         one, two = third.clients[client].noted, fourth.clients[client].noted
         assert all(torch.equal(one[key], two[key]) for key in one), "a client notes once"
     gains = Gains.join([Gains(**fourth.clients[client].noted) for client in range(5)])
-    best = Pool.of(gains).best(gains)
-    kinds = ["none" if column == 0 else "prior" if column <= 2 else "head" for column in best.tolist()]
-    assert list(fourth.scores.kinds) == kinds
+    weights = own_weights(gains, common_weights(gains))
+    for client, mine in enumerate(weights):
+        part = fourth.personal[client]
+        assert_close(part.weights, mine[[0, *(1 + torch.nonzero(mine[1:]).flatten()).tolist()]].float())
+        shares = {"prior": float(mine[1:3].sum()), "head": float(mine[3:].sum())}
+        assert part.kind == (max(shares, key=lambda name: shares[name]) if mine[0] < 1 else "none")
     # The same gains are measured at the end of the choosing round itself: nobody has trained since.
     _, (measured, _) = played(shifted, name, 2, "head")
     assert measured.scores.kinds == fourth.scores.kinds
@@ -105,17 +108,20 @@ def test_parts_are_chosen_by_what_was_noted_once(shifted, name):
 
 
 def test_notes_decide_and_not_what_the_last_models_gain(shifted):
-    """With other notes, clients choose otherwise: by hand, two of them half of the prior, and one a head."""
+    """With other notes, clients mix otherwise: by hand, two of them half of the prior, and one a head."""
     chosen, (state, _) = played(shifted, "fedavg", 3, "head", after=2)
     wanted, clients = {0: 1, 1: 0, 2: 3, 3: 1, 4: 0}, dict(state.clients)
     for client, column in wanted.items():
-        total = torch.full((1, 8), -10.0, dtype=torch.float64)
+        each = torch.full((50, 8), -3.0)
         if column:
-            total[0, column - 1] = 10.0
-        noted = {"samples": torch.tensor([10.0], dtype=torch.float64), "total": total, "squares": total.square() / 9}
+            each[:, column - 1] = 3.0
+        noted = {"samples": torch.tensor([50.0], dtype=torch.float64), "each": each}
         clients[client] = replace(clients[client], noted=noted)
     scores, parts = chosen.personal.measure(chosen, state.server, clients, state.scores)
-    assert scores.kinds == ("prior", "none", "head", "prior", "none")
+    assert [scores.kinds[client] for client in (0, 2, 3)] == ["prior", "head", "prior"]
+    for client, column in wanted.items():
+        own = float(parts[client].weights[1:].sum())
+        assert (own > 0.7) if column else (own < 0.3)
     assert parts[2].weight is not None
 
 

@@ -1,4 +1,4 @@
-"""Personal parts: the arithmetic by hand, the choice by what was set aside, and what they must never do."""
+"""Personal parts: the arithmetic by hand, weights by what was set aside, and what parts must never do."""
 
 import csv
 from dataclasses import replace
@@ -24,9 +24,10 @@ from hcfl.models.tasks import CLASSES
 from hcfl.personal import heads, links, prior
 from hcfl.personal.clients import Clients
 from hcfl.personal.fine_tune import Tuning, main_models
-from hcfl.personal.inner_split import Gains, Pool, held_of, number_aside, set_aside
+from hcfl.personal.inner_split import Gains, held_of, number_aside, set_aside
 from hcfl.personal.making import gains_of, make, predict, predicted
 from hcfl.personal.measuring import PersonalParts
+from hcfl.personal.stacking import COMMON, SMALLEST, common_weights, em, own_weights
 from hcfl.personal.task_links import Classes
 from hcfl.tiers.client_segments import Segments
 from helpers import blobs, setting, start
@@ -114,57 +115,94 @@ def test_a_client_sets_aside_its_last_training_samples(shifted):
         assert torch.equal(rows[: len(kept)], kept)
 
 
-def found(*means, samples, spread=0.0):
-    """Gains of one candidate: clients with these means, and samples that lie `spread` around them."""
+def found(*gains, samples, candidates=1):
+    """Gains of clients: each client's samples gain the same by each candidate."""
     number = torch.tensor(samples, dtype=torch.float64)
-    mean = torch.tensor(means, dtype=torch.float64)
-    return Gains(number, (number * mean).unsqueeze(1), (number * (mean.square() + spread**2)).unsqueeze(1))
+    each = torch.tensor(gains).view(len(samples), candidates)
+    return Gains(number, torch.repeat_interleave(each, number.long(), dim=0))
 
 
-def test_the_pool_is_a_random_effects_estimate():
-    """Two clients with four samples each: means 1 and 3, samples ± 1 around them."""
-    pool = Pool.of(found(1.0, 3.0, samples=(4, 4), spread=1.0))
-    assert float(pool.mean) == pytest.approx(2.0)
-    assert float(pool.within) == pytest.approx(8 / 6)  # eight squares of 1, and two means were estimated
-    # Σ n(m − M)² = 8 = (I − 1)·within + between·(N − Σn²/N), with N − Σn²/N = 4
-    assert float(pool.between) == pytest.approx((8 - 8 / 6) / 4)
-    assert float(pool.error) == pytest.approx((8 / 6) / 8 + (8 - 8 / 6) / 4 / 2)
+def test_weights_of_all_clients_are_a_fixed_point_of_em_by_hand():
+    """Three samples, all twice as likely by the candidate; equal weights count for two samples."""
+    weights = common_weights(found(log(2), log(2), samples=(1, 2)))
+    # w = (3·2w / (2w + 1 − w) + 2·½) / (3 + 2), so 5w² − 2w − 1 = 0.
+    assert_close(weights, torch.tensor([1 - (2 + 24**0.5) / 10, (2 + 24**0.5) / 10], dtype=torch.float64))
+    assert common_weights(Gains(torch.zeros(2, dtype=torch.float64), torch.zeros(0, 1))).tolist() == [1, 0]
 
 
-def test_clients_that_are_alike_choose_together():
-    alike = found(*[0.1] * 10, samples=(4,) * 10, spread=0.2)  # 0.1 ± 0.03 in all, ± 0.1 for each
-    assert Pool.of(alike).best(alike).tolist() == [1] * 10
-    few = found(0.1, 0.1, samples=(2, 2), spread=0.4)  # 0.1 ± 0.28
-    assert Pool.of(few).best(few).tolist() == [0, 0]
+def test_em_finds_the_weights_that_make_samples_most_likely():
+    generator = torch.Generator().manual_seed(0)
+    likelihoods = torch.rand(300, 3, generator=generator, dtype=torch.float64) ** 3
+    found = em(likelihoods, Segments((300,)), torch.full((1, 3), 1 / 3, dtype=torch.float64), 0.0)[0]
+
+    def loss(free):
+        weights = np.exp([*free, 0]) / np.exp([*free, 0]).sum()
+        return -np.log(likelihoods.numpy() @ weights).sum()
+
+    best = minimize(loss, np.zeros(2))
+    assert -float((likelihoods @ found).log().sum()) == pytest.approx(float(best.fun), abs=1e-3)
 
 
-def test_clients_that_differ_choose_apart():
-    mixed = found(1.0, -1.0, 1.0, -1.0, samples=(50,) * 4, spread=0.3)
-    assert Pool.of(mixed).best(mixed).tolist() == [1, 0, 1, 0]
-    nothing = found(1.0, 1.0, 1.0, 0.0, samples=(50, 50, 50, 0), spread=0.3)  # the last one set nothing aside
-    assert Pool.of(nothing).best(nothing).tolist() == [1, 1, 1, 1]
+def test_a_client_with_few_samples_has_the_weights_of_all_and_one_with_many_its_own():
+    mixed = found(2.0, 2.0, 2.0, -2.0, -2.0, 0.0, samples=(50, 50, 50, 50, 1, 0))
+    common = common_weights(mixed)
+    weights = own_weights(mixed, common)
+    assert_close(weights.sum(dim=1), torch.ones(6, dtype=torch.float64))
+    assert_close(weights[5], common)
+    assert float(weights[4, 1]) == pytest.approx(float(common[1]), abs=0.05)
+    assert float(weights[0, 1]) > 0.9 > float(common[1]) > 0.5 > float(weights[3, 1])
+
+
+def test_parts_with_small_weights_are_left_out():
+    weights = own_weights(found(3.0, -3.0, samples=(50,), candidates=2), torch.tensor([0.05, 0.9, 0.05]))
+    # The third has nothing of the samples, and 0.05 of the 20 that the weights of all count for: 0.014.
+    assert 0.05 * COMMON / (50 + COMMON) < SMALLEST
+    assert weights.tolist() == [[0, 1, 0]]
+    assert float(weights.sum()) == pytest.approx(1)
+
+
+def test_clients_choose_the_same_weights_together_and_one_by_one():
+    both = found(1.0, 0.2, -1.0, 0.5, 0.0, 0.0, samples=(5, 20, 9), candidates=2)
+    common, segments = common_weights(both), both.segments
+    for row, (number, each) in enumerate(zip(both.samples, segments.split(both.each), strict=True)):
+        assert_close(own_weights(Gains(number.view(1), each), common)[0], own_weights(both, common)[row])
+
+
+def test_what_diverged_gains_nothing():
+    scores = torch.tensor([[-1.0, float("nan"), -0.5], [-1.0, float("inf"), -3.0]])
+    assert_close(Gains.of(scores, Segments((2,))).each, torch.tensor([[0.0, 0.5], [-2.0, -2.0]]))
 
 
 def test_gains_that_no_client_can_have_found_are_refused():
-    honest = found(0.5, samples=(4,), spread=0.1)
+    honest = found(0.5, samples=(4,))
     assert honest.possible(1, log(50))
     assert not honest.possible(2, log(50))
     assert not honest.possible(1, 0.4)
     for lie in (
         replace(honest, samples=torch.tensor([1e6], dtype=torch.float64)),
-        replace(honest, total=torch.tensor([[1e6]], dtype=torch.float64)),
-        replace(honest, total=torch.tensor([[float("nan")]], dtype=torch.float64)),
-        replace(honest, squares=torch.tensor([[0.0]], dtype=torch.float64)),
-        replace(honest, total=torch.tensor([[2]])),
-        replace(honest, variances=torch.zeros(1, 1)),  # what is not to be told
+        replace(honest, samples=torch.tensor([3.5], dtype=torch.float64)),
+        replace(honest, samples=torch.tensor([3.0], dtype=torch.float64)),  # not as many as there are gains
+        replace(honest, samples=torch.tensor([float("nan")], dtype=torch.float64)),
+        replace(honest, each=torch.full((4, 1), 1e6)),
+        replace(honest, each=torch.full((4, 1), float("nan"))),
+        replace(honest, each=torch.zeros(4, 1, dtype=torch.float64)),
+        replace(honest, errors=torch.zeros(4, 2)),  # what is not to be told
+        replace(honest, learnt=torch.zeros(1)),
     ):
         assert not lie.possible(1, log(50))
 
 
-def test_a_mixture_predicts_between_group_and_own():
-    group = Predictions(torch.log(torch.tensor([[0.8, 0.2]])), torch.zeros(1, 1))
-    part = PersonalPart("mixture", 0.25, bias=torch.tensor([0.0, log(16.0)]))  # own: 0.2 and 0.8
+def test_a_part_predicts_between_group_and_own():
+    group = Predictions(torch.log(torch.tensor([[0.8, 0.2]])), torch.tensor([[2.0]]))
+    bias = torch.tensor([[0.0, log(16.0)]])  # own: 0.2 and 0.8
+    part = PersonalPart("prior", torch.tensor([0.75, 0.25]), bias)
     assert_close(predicted(CLASSES, part, group, None).exp(), torch.tensor([[0.65, 0.35]]))
+    # A second head, ½·log 16·φ with φ = 2, says the same; a whole model says 0.5 and 0.5.
+    weight = torch.tensor([[[0.0, 0.0]], [[0.0, log(16.0) / 2]]])
+    part = PersonalPart("head", torch.tensor([0.5, 0.1, 0.15, 0.25]), torch.cat([bias, torch.zeros(1, 2)]), weight)
+    found = predicted(CLASSES, part, group, torch.zeros(1, 1, 2))
+    assert_close(found.exp(), torch.tensor([[0.4 + 0.05 + 0.125, 0.1 + 0.2 + 0.125]]))
+    assert_close(predicted(CLASSES, PersonalPart("none"), group, None), group.mixed)
 
 
 @pytest.fixture(scope="module")
@@ -223,7 +261,7 @@ def test_val_is_never_looked_at(shifted):
     two = played(replace(shifted, y=y), "fedavg", kind="auto")[1][0]
     assert one.scores.kinds == two.scores.kinds
     for client in range(5):
-        assert one.personal[client].share == two.personal[client].share
+        assert_close(one.personal[client].weights, two.personal[client].weights, rtol=0, atol=0)
         if one.personal[client].bias is not None:
             assert_close(one.personal[client].bias, two.personal[client].bias, rtol=0, atol=0)
 
@@ -242,15 +280,15 @@ def test_clients_together_and_one_by_one_make_the_same_parts(shifted, name):
     tuning = Tuning(chosen.network, Batched().train, chosen.sgd, first)
     everyone = Clients(range(5), data, held, seen, shares, models, 0)
     gains = gains_of("auto", everyone, tuning)
-    pool = Pool.of(gains)
-    made = make("auto", everyone, tuning, gains, pool)
+    common = common_weights(gains)
+    made = make("auto", everyone, tuning, gains, common)
     ends = np.cumsum((0, *data.segments.sizes))
     for client, (one, last) in enumerate(pairwise(ends)):
         mine = Predictions(seen.mixed[one:last], seen.features[one:last])
         own = Copies.stack([models.of(client)])
         alone = Clients([client], whole.local_data([client]), held[one:last], mine, shares[[client]], own, 0)
         plain = replace(tuning, trainer=train)
-        (part,) = make("auto", alone, plain, gains_of("auto", alone, plain), pool)
+        (part,) = make("auto", alone, plain, gains_of("auto", alone, plain), common)
         assert part.kind == made[client].kind
         by_itself = predict(chosen.network, part, mine, alone.data.inputs)
         both = predict(chosen.network, made[client], mine, alone.data.inputs)

@@ -25,9 +25,10 @@ from hcfl.models.tasks import Classification, MultiLabel, OwnLikelihood, Regress
 from hcfl.personal import heads
 from hcfl.personal.clients import Clients
 from hcfl.personal.fine_tune import Tuning, main_models
-from hcfl.personal.inner_split import Pool, held_of
+from hcfl.personal.inner_split import Gains, held_of
 from hcfl.personal.links import link_of, scoring_of
-from hcfl.personal.making import candidates_of, gains_of, make, predict, predicted
+from hcfl.personal.making import candidates_of, gains_of, make, predict, predicted, with_variances
+from hcfl.personal.stacking import common_weights
 from hcfl.personal.task_links import Classes, Labels, Numbers, OwnNumbers
 from hcfl.runs.prepare import prepare
 from hcfl.tiers.client_segments import Segments
@@ -123,11 +124,23 @@ def test_numbers_are_scored_by_their_means_with_one_variance_and_a_floor():
     # The group errs by 1 and 1 for the first client, by 0 for the second; one sample more has its own variance.
     first = (1 + 1 + 0.5) / 3
     expected = [[-1 / (2 * first), 0.0], [-1 / (2 * first), -0.25 / (2 * first)], [0.0, log(0.02)]]
-    assert_close(link.scores([group, own], answers, segments), torch.tensor(expected))
-    assert_close(
-        link.variances([group, own], answers, segments),
-        torch.tensor([[0.5 ** (1 / 3), (0.125**2 * 0.5) ** (1 / 3)], [(1e-4 * 0.5) ** 0.5, 5000**0.5]]).double(),
-    )
+    assert_close(link.scores([group, own], answers, segments), torch.tensor(expected, dtype=torch.float64))
+    errors, learnt = link.errors([group, own], answers, segments)
+    assert_close(errors, torch.tensor([[1.0, 0.0], [-1.0, -0.5], [0.0, -100.0]], dtype=torch.float64))
+    assert_close(learnt, torch.tensor([0.5, 0.5], dtype=torch.float64))
+
+
+def test_the_variance_of_a_number_is_the_mean_squared_error_of_its_mixture():
+    errors = torch.tensor([[1.0, 0.0], [-1.0, -0.5], [0.0, -100.0]], dtype=torch.float64)
+    gains = Gains(torch.tensor([2.0, 1.0]), torch.zeros(3, 1), errors, torch.tensor([0.5, 0.5]))
+    parts = [PersonalPart("head"), PersonalPart("head"), PersonalPart("none")]
+    half = torch.tensor([[0.5, 0.5], [0.0, 1.0]])
+    # Errors ½ and −¾, and −100; one sample more has the variance that the group has learnt.
+    first, second = ((0.25 + 0.5625) / 2) ** (2 / 3) * 0.5 ** (1 / 3), (10_000 * 0.5) ** 0.5
+    found = [part.variance for part in with_variances(parts[:2], gains, half)]
+    assert found == pytest.approx([first, second])
+    alone = Gains(torch.tensor([0.0]), torch.zeros(0, 1), errors[:0], torch.tensor([0.5]))
+    assert with_variances(parts[2:], alone, half[:1])[0].variance is None
 
 
 def test_labels_are_scored_one_by_one_with_a_floor():
@@ -147,20 +160,21 @@ def test_own_likelihoods_are_scored_by_what_is_gained_and_at_most_by_the_floor()
     assert_close(scoring.scores([one, two], answers, Segments((2,))), torch.tensor([[0.0, 1.0], [0.0, 1.0]]))
     far = scoring.of_model(outputs - 100, answers)
     assert_close(scoring.scores([one, far], answers, Segments((2,)))[:, 1], torch.full((2,), log(0.02)))
-    both = scoring.average(torch.stack([one, two], dim=1))
+    both = scoring.mixed(torch.stack([one, two], dim=1), torch.tensor([0.5, 0.5]))
     assert_close(both[0], torch.tensor([1.5, 1.25, log(exp(-2) / 2 + exp(-1) / 2)]))
 
 
 def test_mixtures_of_numbers_and_labels():
-    group, own = torch.tensor([[0.0, 1.0]]), torch.tensor([[4.0, 2.0]])
+    group, own, weights = torch.tensor([[0.0, 1.0]]), torch.tensor([[4.0, 2.0]]), torch.tensor([0.75, 0.25])
     # mean ¾·0 + ¼·4 = 1; E[y²] = ¾·1 + ¼·(2 + 16) = 5.25; less 1
-    assert_close(Numbers(NUMBERS).mixed(group, own, 0.25), torch.tensor([[1.0, 4.25]]))
-    labels = torch.tensor([[0.8, 0.2]])
-    assert_close(Labels(2).mixed(labels, torch.tensor([[0.0, 1.0]]), 0.25), torch.tensor([[0.6, 0.4]]))
-    part = PersonalPart("head", bias=torch.tensor([1.0]), weight=torch.tensor([[2.0]]), variance=0.25)
+    assert_close(Numbers(NUMBERS).mixed(torch.stack([group, own], dim=1), weights), torch.tensor([[1.0, 4.25]]))
+    labels = torch.tensor([[[0.8, 0.2], [0.0, 1.0]]])
+    assert_close(Labels(2).mixed(labels, weights), torch.tensor([[0.6, 0.4]]))
+    only = torch.tensor([0.0, 1.0])
+    part = PersonalPart("head", only, torch.tensor([[1.0]]), torch.tensor([[[2.0]]]), variance=0.25)
     found = predicted(NUMBERS, part, Predictions(group, torch.tensor([[3.0]])), None)
     assert_close(found, torch.tensor([[7.0, 0.25]]))
-    part = PersonalPart("prior", bias=torch.tensor([log(4.0), 0.0]))
+    part = PersonalPart("prior", only, torch.tensor([[log(4.0), 0.0]]))
     found = predicted(LABELS, part, Predictions(torch.tensor([[0.5, 0.25]]), own), None)
     assert_close(found, torch.tensor([[0.8, 0.25]]))
 
@@ -171,7 +185,7 @@ def test_every_task_has_its_link():
     assert isinstance(scoring_of(own), OwnNumbers)
     assert isinstance(link_of(OwnLikelihood(Classification(), laplace)), Classes)
     assert link_of(LABELS) == Labels(2)
-    assert [len(candidates_of("auto", task)) for task in (own, NUMBERS, LABELS)] == [10, 18, 18]
+    assert [len(candidates_of("auto", task)) for task in (own, NUMBERS, LABELS)] == [4, 12, 12]
 
 
 def planted(kind="numbers", own=0.5, clients=6, samples=100, seed=0, **settings):
@@ -221,18 +235,18 @@ def test_clients_together_and_one_by_one_make_the_same_parts(kind, name):
     tuning = Tuning(network, Batched().train, chosen.sgd, chosen.personal.start)
     everyone = Clients(range(4), data, held, seen, shares, models, 0)
     gains = gains_of("auto", everyone, tuning)
-    pool = Pool.of(gains)
-    assert gains.sent.variances is None
-    made = make("auto", everyone, tuning, gains, pool)
+    common = common_weights(gains)
+    assert gains.sent.errors is None
+    made = make("auto", everyone, tuning, gains, common)
     for client, (one, last) in enumerate(pairwise(np.cumsum((0, *data.segments.sizes)))):
         mine = Predictions(seen.mixed[one:last], seen.features[one:last])
         own = Copies.stack([models.of(client)])
         alone = Clients([client], whole.local_data([client]), held[one:last], mine, shares[[client]], own, 0)
         plain = replace(tuning, trainer=train)
         found = gains_of("auto", alone, plain)
-        assert found.sent.possible(18, scoring_of(network.task).largest)
-        assert_close(found.total[0], gains.total[client], rtol=1e-3, atol=1e-3)
-        (part,) = make("auto", alone, plain, found, pool)
+        assert found.sent.possible(12, scoring_of(network.task).largest)
+        assert_close(found.each, gains.segments.split(gains.each)[client], rtol=1e-3, atol=1e-3)
+        (part,) = make("auto", alone, plain, found, common)
         assert part.kind == made[client].kind
         by_itself = predict(network, part, mine, alone.data.inputs)
         both = predict(network, made[client], mine, alone.data.inputs)

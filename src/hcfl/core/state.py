@@ -243,20 +243,21 @@ class Update:
 class PersonalPart:
     """What one client adds to the model of its group; it stays with the client.
 
-    The client predicts with (1 − share)·p_group + share·p_own. There p_own is the group's prediction with
-    bias + φ(x)·weight added to it on the scale of the task (log-probabilities of classes, the mean of a number, the
-    logit of each label), or the mean prediction of whole models of its own.
+    The client predicts with Σ_m w_m·p_m. p_0 is the group's prediction. Then come own heads, which add
+    bias + φ(x)·weight to it on the scale of the task (log-probabilities of classes, the mean of a number, the logit of
+    each label), and then whole models of the client's own.
     """
 
     kind: str
-    """none, prior, head, fine-tune, proximal, alone, both or mixture."""
-    share: float = 1.0
+    """none, or what has the largest weight beside the group's model: prior, head, fine-tune, proximal or alone."""
+    weights: Tensor = field(default_factory=lambda: torch.ones(1))
+    """(1 + heads + models,): sums to 1."""
     bias: Tensor | None = None
-    """(values,): one for each class or label, or one."""
+    """(heads, values): one value for each class or label, or one."""
     weight: Tensor | None = None
-    """(features, values): on the features of the client's main cluster."""
+    """(heads, features, values): on the features of the client's main cluster."""
     own: Ensemble | None = None
-    """One whole model, or two."""
+    """Whole models."""
     variance: float | None = None
     """Of a number around the prediction, standardised, as what was set aside shows it; None: the models say it."""
 

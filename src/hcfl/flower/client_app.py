@@ -117,11 +117,11 @@ def _measured(task: Task, context: Context) -> Measured:
             found = measure(received, federation)
             answer = replace(answer, right=found.right, samples=found.samples, confusion=found.confusion)
             if isinstance(setting.personal, PersonalParts):
-                gains = _gains(at, setting.personal, received, again=task.pool is not None)
-                if task.pool is None:
+                gains = _gains(at, setting.personal, received, again=task.personal is not None)
+                if task.personal is None:
                     return replace(answer, gains=gains.sent)
                 alone = clients_of(received, setting.federation.local_data([0]))
-                part = setting.personal.part(setting, alone, gains, task.pool)
+                part = setting.personal.part(setting, alone, gains, task.personal)
                 at.store.save_personal(part)
                 answer = replace(answer, personal=measure(received, federation, part).right)
     except InputError as error:

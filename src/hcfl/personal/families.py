@@ -1,4 +1,4 @@
-"""Families of candidates: what a client can add to its group's model, with a grid of strengths each."""
+"""Families of candidates: what a client can mix with its group's model, with a grid of strengths each."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -7,7 +7,6 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from hcfl.core.state import PersonalPart
 from hcfl.models.ensemble import Copies, Ensemble, outputs_of
 from hcfl.models.inputs import some
 from hcfl.personal import heads, prior
@@ -17,6 +16,23 @@ from hcfl.personal.links import Link, scoring_of, shifted
 
 HALF = 0.5
 """How much of the prior a head starts from."""
+
+
+@dataclass(frozen=True)
+class OwnHead:
+    """What a client adds to its group's prediction on the scale of the task."""
+
+    bias: Tensor
+    """(values,)."""
+    weight: Tensor | None = None
+    """(features, values)."""
+
+
+Own = OwnHead | Ensemble
+"""A part of a client's own: a head, or a whole model."""
+
+Chosen = Mapping[int, Sequence[int]]
+"""The numbers of the candidates that clients, by their position, need."""
 
 
 class Family(Protocol):
@@ -31,8 +47,12 @@ class Family(Protocol):
         """Predict by what is fitted to the other samples, (samples, candidates, values); only what is held out."""
         ...
 
-    def parts(self, clients: Clients, tuning: Tuning, chosen: Mapping[int, int]) -> dict[int, PersonalPart]:
-        """Make the parts of some clients, by their position, from all their training data: which candidate each has."""
+    def name(self, number: int) -> str:
+        """Return the kind of a candidate."""
+        ...
+
+    def made(self, clients: Clients, tuning: Tuning, chosen: Chosen) -> dict[tuple[int, int], Own]:
+        """Make candidates from all training data of clients, by the client's position and the candidate's number."""
         ...
 
 
@@ -52,11 +72,17 @@ class Prior:
         strengths = torch.tensor(prior.STRENGTHS).to(each).view(1, -1, 1)
         return shifted(self.link, group.unsqueeze(1), strengths * each)
 
-    def parts(self, clients: Clients, tuning: Tuning, chosen: Mapping[int, int]) -> dict[int, PersonalPart]:
+    def name(self, number: int) -> str:
+        """Return prior."""
+        return "prior"
+
+    def made(self, clients: Clients, tuning: Tuning, chosen: Chosen) -> dict[tuple[int, int], Own]:
         """Return the offsets."""
         offsets = self.link.intercepts(clients, torch.ones_like(clients.held))
         return {
-            row: PersonalPart("prior", bias=prior.STRENGTHS[number] * offsets[row]) for row, number in chosen.items()
+            (row, number): OwnHead(prior.STRENGTHS[number] * offsets[row])
+            for row, numbers in chosen.items()
+            for number in numbers
         }
 
 
@@ -75,15 +101,21 @@ class Head:
         found = heads.held_out(self.link, features, offsets, answers, clients.segments, clients.held)
         return self.link.predicted(found, clients.group.mixed.unsqueeze(1))
 
-    def parts(self, clients: Clients, tuning: Tuning, chosen: Mapping[int, int]) -> dict[int, PersonalPart]:
-        """Fit all heads at once; those that were not chosen are dropped."""
+    def name(self, number: int) -> str:
+        """Return head."""
+        return "head"
+
+    def made(self, clients: Clients, tuning: Tuning, chosen: Chosen) -> dict[tuple[int, int], Own]:
+        """Fit all heads at once; those that are not needed are dropped."""
+        found: dict[tuple[int, int], Own] = {}
         if not chosen:
-            return {}
+            return found
         offsets, bias = self._start(clients, torch.ones_like(clients.held))
-        penalties = torch.tensor([heads.PENALTIES[chosen.get(row, 0)] for row in range(len(clients.segments))])
         features, answers = clients.group.features, clients.answers
-        weight, more = heads.fitted(self.link, features, offsets, answers, clients.segments, penalties)
-        return {row: PersonalPart("head", bias=bias[row] + more[row], weight=weight[row].clone()) for row in chosen}
+        for row, weight, more in heads.fitted(self.link, features, offsets, answers, clients.segments):
+            for number in chosen.get(row, ()):
+                found[row, number] = OwnHead(bias[row] + more[number], weight[number].clone())
+        return found
 
     def _start(self, clients: Clients, counted: Tensor) -> tuple[Tensor, Tensor]:
         """Return what the residual is added to, on the link's scale, and the prior's offsets of each client."""
@@ -94,7 +126,7 @@ class Head:
 
 @dataclass(frozen=True)
 class WholeModels:
-    """Whole models: the group's, trained on; the one that the client trains alone; and the mean of two such models."""
+    """Whole models: the group's, trained on; and the one that the client trains alone."""
 
     alone: bool = False
     """Whether clients also train alone."""
@@ -107,47 +139,46 @@ class WholeModels:
         return len(self.candidates)
 
     @property
-    def candidates(self) -> list[tuple[int | None, int | None]]:
-        """For each candidate, after which stage the group's model is taken, and after which the one trained alone."""
-        tuned = [(stage, None) for stage in range(len(EPOCHS))]
-        if not self.alone:
-            return [*tuned]
-        last = len(ALONE) - 1
-        return [*tuned, *[(None, stage) for stage in range(len(ALONE))], *[(stage, last) for stage, _ in tuned]]
+    def candidates(self) -> list[tuple[bool, int]]:
+        """For each candidate, whether the client trains it alone, and after which stage it is taken."""
+        alone = [(True, stage) for stage in range(len(ALONE))] if self.alone else []
+        return [(False, stage) for stage in range(len(EPOCHS))] + alone
+
+    def name(self, number: int) -> str:
+        """Return how the model is trained."""
+        alone, _ = self.candidates[number]
+        return "alone" if alone else "proximal" if self.proximal else "fine-tune"
 
     def held_out(self, clients: Clients, tuning: Tuning) -> Tensor:
         """Train on what is not held out, and predict everything after each stage."""
         kept = [rows[~clients.held[rows]] for rows in clients.rows]
-        everyone = range(len(kept))
-        tuned = _predicted(clients, tuning, self._trained(clients, tuning, kept, everyone, alone=False))
-        alone = _predicted(clients, tuning, self._trained(clients, tuning, kept, everyone, True)) if self.alone else []
-        scoring, found = scoring_of(tuning.network.task), []
-        for on, off in self.candidates:
-            parts = [*([] if on is None else [tuned[on]]), *([] if off is None else [alone[off]])]
-            found.append(scoring.average(torch.stack(parts, dim=1)))
+        everyone, found = range(len(kept)), []
+        for alone in (False, True) if self.alone else (False,):
+            found += _predicted(clients, tuning, self._trained(clients, tuning, kept, everyone, alone))
         return torch.stack(found, dim=1)
 
-    def parts(self, clients: Clients, tuning: Tuning, chosen: Mapping[int, int]) -> dict[int, PersonalPart]:
-        """Train on all samples, as long as was chosen."""
-        which = {row: self.candidates[number] for row, number in chosen.items()}
-        models: dict[int, list[Ensemble]] = {row: [] for row in chosen}
-        for place, alone in ((0, False), (1, True)):
-            last = {row: stages[place] for row, stages in which.items() if stages[place] is not None}
-            rows = [clients.rows[row] for row in last]
-            for stage, found in enumerate(self._trained(clients, tuning, rows, list(last), alone) if last else ()):
-                for position, (row, stop) in enumerate(last.items()):
-                    if stop == stage:
-                        models[row].append(found.of(position).map(torch.clone))
-                if stage == max(stop for stop in last.values() if stop is not None):
+    def made(self, clients: Clients, tuning: Tuning, chosen: Chosen) -> dict[tuple[int, int], Own]:
+        """Train on all samples, as long as is needed."""
+        found: dict[tuple[int, int], Own] = {}
+        for alone in (False, True):
+            wanted = [
+                (row, number, self.candidates[number][1])
+                for row, numbers in chosen.items()
+                for number in numbers
+                if self.candidates[number][0] == alone
+            ]
+            if not wanted:
+                continue
+            rows = sorted({row for row, _, _ in wanted})
+            place = {row: position for position, row in enumerate(rows)}
+            samples, last = [clients.rows[row] for row in rows], max(stage for _, _, stage in wanted)
+            for stage, models in enumerate(self._trained(clients, tuning, samples, rows, alone)):
+                for row, number, at in wanted:
+                    if at == stage:
+                        found[row, number] = models.of(place[row]).map(torch.clone)
+                if stage == last:
                     break
-        return {row: PersonalPart(self._kind(*which[row]), own=_side_by_side(own)) for row, own in models.items()}
-
-    def _kind(self, on: int | None, off: int | None) -> str:
-        if on is None:
-            return "alone"
-        if off is not None:
-            return "both"
-        return "proximal" if self.proximal else "fine-tune"
+        return found
 
     def _trained(
         self, clients: Clients, tuning: Tuning, samples: Sequence[Tensor], rows: Sequence[int], alone: bool
@@ -175,12 +206,3 @@ def _predicted(clients: Clients, tuning: Tuning, stages: Iterator[Copies]) -> li
                 predicted[at] = scoring.of_model(outputs, clients.answers[at])
         found.append(predicted)
     return found
-
-
-def _side_by_side(models: Sequence[Ensemble]) -> Ensemble:
-    """Return whole models as one ensemble."""
-    extractors, heads = (
-        {name: torch.cat([part[name] for part in parts]) for name in parts[0]}
-        for parts in ([one.extractors for one in models], [one.heads for one in models])
-    )
-    return Ensemble(extractors, heads, "full")

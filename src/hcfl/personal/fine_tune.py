@@ -1,4 +1,4 @@
-"""Whole models that a client trains by itself, stage by stage, so that the inner split can say when to stop."""
+"""Whole models that a client trains by itself, stage by stage, so that what was set aside can say how long."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -16,10 +16,10 @@ from hcfl.models import Network
 from hcfl.models.ensemble import Copies, Ensemble, copies
 from hcfl.tiers.client_segments import Segments
 
-EPOCHS = (1, 4, 16, 64)
-"""After so many epochs in all, a client that trains its group's model on may stop."""
+EPOCHS = (4, 16, 64)
+"""After so many epochs in all, a client that trains its group's model on keeps a candidate."""
 
-ALONE = (16, 64)
+ALONE = (64,)
 """The same for a client that trains from the model that the federation began with."""
 
 PROXIMAL = (1.0, 0.1)

@@ -82,9 +82,12 @@ class Axes:
         return pad((features - self.mean.unsqueeze(1)) @ self.axes, (0, 1), value=1.0)
 
     def folded(self, residual: Tensor) -> tuple[Tensor, Tensor]:
-        """Return residuals (clients, axes + 1, classes) on φ itself: weight (clients, features, classes) and bias."""
-        weight = self.axes @ residual[:, :-1]
-        return weight, residual[:, -1] - (self.mean.unsqueeze(1) @ weight)[:, 0]
+        """Return residuals (clients, axes + 1, problems, values) on φ itself.
+
+        The weight is (clients, problems, features, values), and the bias (clients, problems, values).
+        """
+        weight = residuals(self.axes, residual[:, :-1]).transpose(1, 2)
+        return weight, residual[:, -1] - (self.mean[:, None, None] @ weight)[:, :, 0]
 
 
 def principal_axes(centred: Tensor) -> Tensor:
@@ -196,18 +199,19 @@ def held_out(
 
 
 def fitted(
-    loss: Loss, features: Tensor, offsets: Tensor, answers: Tensor, segments: Segments, penalties: Tensor
-) -> tuple[Tensor, Tensor]:
-    """Fit each client's head on all its samples: weight (clients, features, values) and bias (clients, values)."""
-    weight = offsets.new_zeros(len(segments), features.shape[1], offsets.shape[1])
-    bias = offsets.new_zeros(len(segments), offsets.shape[1])
-    for chunk in padded(segments, ELEMENTS // offsets.shape[1]):
+    loss: Loss, features: Tensor, offsets: Tensor, answers: Tensor, segments: Segments
+) -> Iterator[tuple[int, Tensor, Tensor]]:
+    """Fit each client's heads on all its samples, for every penalty.
+
+    A client's position comes with the weight (penalties, features, values) and the bias (penalties, values) of each.
+    """
+    penalties = torch.tensor(PENALTIES)
+    for chunk in padded(segments, ELEMENTS // (len(PENALTIES) * offsets.shape[1])):
         rows, present = chunk.rows.to(offsets.device), chunk.present.to(offsets.device).unsqueeze(2)
         axes = Axes.of(features[rows], present[:, :, 0])
-        z = axes.of_each(features[rows]) * present
-        residual = fit(loss, z, offsets[rows], answers[rows], present, penalties[chunk.clients].unsqueeze(1))
-        weight[chunk.clients], bias[chunk.clients] = axes.folded(residual[:, :, 0])
-    return weight, bias
+        z, problems = axes.of_each(features[rows]) * present, present.expand(-1, -1, len(PENALTIES))
+        residual = fit(loss, z, offsets[rows], answers[rows], problems, penalties.expand(len(rows), -1))
+        yield from zip(chunk.clients, *axes.folded(residual), strict=True)
 
 
 def intercepts(loss: Loss, offsets: Tensor, answers: Tensor, segments: Segments, counted: Tensor) -> Tensor:

@@ -36,20 +36,19 @@ class Scoring(Protocol):
         """Return what one model predicts, from outputs (samples, 1, values), as candidates are compared."""
         ...
 
-    def average(self, each: Tensor) -> Tensor:
-        """Return the mean of several models' predictions, (samples, models, values)."""
-        ...
-
-    def mixed(self, group: Tensor, own: Tensor, share: float) -> Tensor:
-        """Return (1 − share)·p_group + share·p_own; the share is less than 1."""
+    def mixed(self, each: Tensor, weights: Tensor) -> Tensor:
+        """Return Σ_m w_m·p_m, from predictions (samples, models, values) and weights (models,)."""
         ...
 
     def scores(self, columns: Sequence[Tensor], answers: Tensor, segments: Segments) -> Tensor:
         """Score predictions, of which the first are the groups': (samples, columns)."""
         ...
 
-    def variances(self, columns: Sequence[Tensor], answers: Tensor, segments: Segments) -> Tensor | None:
-        """Return the variance of numbers around each client's predictions, (clients, columns); None of other tasks."""
+    def errors(self, columns: Sequence[Tensor], answers: Tensor, segments: Segments) -> tuple[Tensor, Tensor] | None:
+        """Return by how much numbers are off, (samples, columns), and the variance that each client's group has learnt.
+
+        None of other tasks, and where the variance is not ours to say.
+        """
         ...
 
 

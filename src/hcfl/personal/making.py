@@ -1,5 +1,7 @@
-"""Makes clients' personal parts: candidates are scored on what the inner split holds out, and each client takes one."""
+"""Makes clients' personal parts: candidates are scored on what was set aside, and each client mixes some of them."""
 
+from collections import defaultdict
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import torch
@@ -9,33 +11,29 @@ from hcfl.config import PersonalKind
 from hcfl.core.predictions import Predictions
 from hcfl.core.state import PersonalPart
 from hcfl.models import Network
-from hcfl.models.ensemble import outputs_of
+from hcfl.models.ensemble import Ensemble, outputs_of
 from hcfl.models.inputs import Inputs
-from hcfl.models.tasks import Task
+from hcfl.models.tasks import VARIANCE_FLOOR, Task
 from hcfl.personal.clients import Clients
-from hcfl.personal.families import Family, Head, Prior, WholeModels
+from hcfl.personal.families import Family, Head, Own, OwnHead, Prior, WholeModels
 from hcfl.personal.fine_tune import PROXIMAL, Tuning
-from hcfl.personal.inner_split import Gains, Pool
-from hcfl.personal.links import Scoring, link_of, scoring_of, shifted
+from hcfl.personal.inner_split import Gains
+from hcfl.personal.links import link_of, scoring_of
+from hcfl.personal.stacking import own_weights
 from hcfl.tiers.client_segments import Segments
-
-SHARES = (0.25, 0.5, 0.75, 1.0)
-"""The shares of the own prediction that mixtures try."""
 
 
 @dataclass(frozen=True)
 class Candidate:
-    """One thing that a client can add to its group's model."""
+    """One thing that a client can mix with its group's model."""
 
     family: int
     number: int
     """Which of the family's candidates."""
-    share: float = 1.0
-    """Of the own prediction; the rest is the group's."""
 
 
 def families_of(kind: PersonalKind, task: Task) -> list[Family]:
-    """Return what a client chooses among, beside its group's model."""
+    """Return what a client mixes with its group's model."""
     link = link_of(task)
     added: list[Family] = [] if link is None else [Prior(link), Head(link)]
     families: dict[PersonalKind, list[Family]] = {
@@ -51,57 +49,100 @@ def families_of(kind: PersonalKind, task: Task) -> list[Family]:
 
 
 def candidates_of(kind: PersonalKind, task: Task) -> list[Candidate]:
-    """Return all that clients choose among, beside their group's model."""
-    shares = SHARES if kind == "mixture" else (1.0,)
-    return [
-        Candidate(place, number, share)
-        for place, family in enumerate(families_of(kind, task))
-        for number in range(family.size)
-        for share in shares
-    ]
+    """Return all that clients can mix with their group's model."""
+    families = families_of(kind, task)
+    return [Candidate(place, number) for place, family in enumerate(families) for number in range(family.size)]
 
 
 def gains_of(kind: PersonalKind, clients: Clients, tuning: Tuning) -> Gains:
     """Score all candidates of a kind: how much better than the group's model they predict what was set aside."""
     task = tuning.network.task
-    scoring, candidates = scoring_of(task), candidates_of(kind, task)
+    scoring = scoring_of(task)
     held = clients.held.to(clients.group.mixed.device)
     answers, group = clients.answers[held], scoring.of_group(clients.group)[held]
     predicted = [family.held_out(clients, tuning)[held] for family in families_of(kind, task)]
-    columns = [group] + [mixed(scoring, group, predicted[one.family][:, one.number], one.share) for one in candidates]
+    columns = [group] + [predicted[one.family][:, one.number] for one in candidates_of(kind, task)]
     segments = Segments(tuple(clients.segments.sum(clients.held.long()).tolist()))
     found = Gains.of(scoring.scores(columns, answers, segments).cpu(), segments)
-    variances = scoring.variances(columns, answers, segments)
-    return found if variances is None else replace(found, variances=variances[:, 1:])
+    errors = scoring.errors(columns, answers, segments)
+    return found if errors is None else replace(found, errors=errors[0], learnt=errors[1])
 
 
-def make(kind: PersonalKind, clients: Clients, tuning: Tuning, gains: Gains, pool: Pool) -> list[PersonalPart]:
-    """Make the personal part of each client from all its training data; `none` where the group serves it as well.
+def make(kind: PersonalKind, clients: Clients, tuning: Tuning, gains: Gains, common: Tensor) -> list[PersonalPart]:
+    """Make the personal part of each client from all its training data; `none` where its group's model is all of it.
 
-    `gains` are what these clients found, and `pool` is what all clients of the federation found.
+    `gains` are what these clients found, and `common` are the weights of all clients of the federation.
     """
     task = tuning.network.task
-    candidates = candidates_of(kind, task)
-    columns = pool.best(gains).tolist()
-    best = [None if column == 0 else candidates[column - 1] for column in columns]
-    made: dict[int, PersonalPart] = {}
-    for place, family in enumerate(families_of(kind, task)):
-        chosen = {row: one.number for row, one in enumerate(best) if one is not None and one.family == place}
-        made |= family.parts(clients, tuning, chosen)
+    families, candidates = families_of(kind, task), candidates_of(kind, task)
+    weights = own_weights(gains, common)
+    chosen: list[dict[int, list[int]]] = [defaultdict(list) for _ in families]
+    for row, column in torch.nonzero(weights[:, 1:]).tolist():
+        chosen[candidates[column].family][row].append(candidates[column].number)
+    made = [family.made(clients, tuning, needed) for family, needed in zip(families, chosen, strict=True)]
     parts = []
-    for row, one in enumerate(best):
-        part = made.get(row, PersonalPart("none"))
-        if one is not None and one.share < 1:
-            part = replace(part, kind="mixture", share=one.share)
-        if one is not None and gains.variances is not None:
-            part = replace(part, variance=float(gains.variances[row, columns[row] - 1]))
-        parts.append(part)
-    return parts
+    for row, mine in enumerate(weights):
+        columns = torch.nonzero(mine[1:]).flatten().tolist()
+        own = [made[candidates[column].family][row, candidates[column].number] for column in columns]
+        names = [families[candidates[column].family].name(candidates[column].number) for column in columns]
+        parts.append(_assembled(names, own, mine[[0, *(column + 1 for column in columns)]].float()))
+    return parts if gains.errors is None else with_variances(parts, gains, weights)
 
 
-def mixed(scoring: Scoring, group: Tensor, own: Tensor, share: float) -> Tensor:
-    """Return (1 − share)·p_group + share·p_own."""
-    return own if share == 1 else scoring.mixed(group, own, share)
+def _assembled(names: Sequence[str], own: Sequence[Own], weights: Tensor) -> PersonalPart:
+    """Put a client's own parts together: heads first, then whole models."""
+    heads = [place for place, one in enumerate(own) if isinstance(one, OwnHead)]
+    models = [place for place, one in enumerate(own) if not isinstance(one, OwnHead)]
+    shares: dict[str, float] = defaultdict(float)
+    for name, weight in zip(names, weights[1:].tolist(), strict=True):
+        shares[name] += weight
+    bias, weight = _stacked([one for one in own if isinstance(one, OwnHead)])
+    return PersonalPart(
+        kind=max(shares, key=lambda name: shares[name], default="none"),
+        weights=weights[[0, *(1 + place for place in (*heads, *models))]],
+        bias=bias,
+        weight=weight,
+        own=_side_by_side([one for one in own if isinstance(one, Ensemble)]),
+    )
+
+
+def _stacked(heads: Sequence[OwnHead]) -> tuple[Tensor | None, Tensor | None]:
+    """Return heads as one tensor of biases and one of weights; where none has weights, there is none."""
+    if not heads:
+        return None, None
+    bias, known = torch.stack([one.bias for one in heads]), [one.weight for one in heads if one.weight is not None]
+    if not known:
+        return bias, None
+    return bias, torch.stack([torch.zeros_like(known[0]) if one.weight is None else one.weight for one in heads])
+
+
+def _side_by_side(models: Sequence[Ensemble]) -> Ensemble | None:
+    """Return whole models as one ensemble."""
+    if not models:
+        return None
+    extractors, heads = (
+        {name: torch.cat([part[name] for part in parts]) for name in parts[0]}
+        for parts in ([one.extractors for one in models], [one.heads for one in models])
+    )
+    return Ensemble(extractors, heads, "full")
+
+
+def with_variances(parts: Sequence[PersonalPart], gains: Gains, weights: Tensor) -> list[PersonalPart]:
+    """Add the variance of numbers around each client's prediction: its mean squared error on what was set aside.
+
+    The variance that the group has learnt counts as one sample more. The mean of both is that of their logarithms: an
+    own model can be a hundred times nearer than its group.
+    """
+    assert gains.errors is not None
+    assert gains.learnt is not None
+    segments, number = gains.segments, gains.samples
+    squares = (gains.errors * segments.each(weights)).sum(dim=1).square()
+    found = (segments.sum(squares) / number.clamp_min(1)).clamp_min(VARIANCE_FLOOR)
+    variances = ((number * found.log() + gains.learnt.log()) / (number + 1)).exp()
+    return [
+        part if part.kind == "none" else replace(part, variance=variance)
+        for part, variance in zip(parts, variances.tolist(), strict=True)
+    ]
 
 
 def predict(network: Network, part: PersonalPart, group: Predictions, inputs: Inputs) -> Tensor:
@@ -112,18 +153,17 @@ def predict(network: Network, part: PersonalPart, group: Predictions, inputs: In
 def predicted(task: Task, part: PersonalPart, group: Predictions, outputs: Tensor | None) -> Tensor:
     """Return the same from the outputs of the client's own models, (samples, models, values), where it has some."""
     scoring, link = scoring_of(task), link_of(task)
-    own = group.mixed
+    each = [group.mixed.unsqueeze(1)]
+    if part.bias is not None and link is not None:
+        added = part.bias.to(group.mixed)
+        if part.weight is not None:
+            added = added + torch.einsum("sf,hfv->shv", group.features, part.weight.to(group.mixed))
+        each.append(link.predicted(link.scale(group.mixed).unsqueeze(1) + added, group.mixed.unsqueeze(1)))
     if outputs is not None:
-        each = [scoring.of_model(outputs[:, [model]]) for model in range(outputs.shape[1])]
-        own = scoring.average(torch.stack(each, dim=1))
-    elif link is not None:
-        offset = torch.zeros(()) if part.bias is None else part.bias
-        offset = offset.to(group.mixed)
-        own = shifted(
-            link, group.mixed, offset if part.weight is None else offset + group.features @ part.weight.to(offset)
-        )
-    both = mixed(scoring, group.mixed, own, part.share)
+        models = [scoring.of_model(outputs[:, [model]]) for model in range(outputs.shape[1])]
+        each.append(torch.stack(models, dim=1))
+    mixed = scoring.mixed(torch.cat(each, dim=1), part.weights)
     if part.variance is None:
-        return both
-    mean = both[:, 0]
+        return mixed
+    mean = mixed[:, 0]
     return torch.stack([mean, torch.full_like(mean, part.variance)], dim=1)

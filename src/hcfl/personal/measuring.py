@@ -27,9 +27,10 @@ from hcfl.models.inputs import some
 from hcfl.models.tasks import Task
 from hcfl.personal.clients import Clients
 from hcfl.personal.fine_tune import Tuning, main_models
-from hcfl.personal.inner_split import Gains, Pool, held_of, set_aside
+from hcfl.personal.inner_split import OF_SAMPLES, Gains, held_of, set_aside
 from hcfl.personal.links import scoring_of
 from hcfl.personal.making import candidates_of, gains_of, make, predict
+from hcfl.personal.stacking import common_weights
 
 
 @dataclass(frozen=True)
@@ -86,7 +87,7 @@ class PersonalParts:
         )
         noted = [clients[client].noted if client in clients else {} for client in everyone]
         gains = self._with_notes(setting, all_clients, noted)
-        made = make(self.kind, all_clients, self._tuning(setting), gains, Pool.of(gains))
+        made = make(self.kind, all_clients, self._tuning(setting), gains, common_weights(gains))
         parts = dict(enumerate(made))
         mixed = predictions_with(setting, state, clients, parts)
         right = scores_of(network.task, mixed, federation.answers[federation.val_rows], federation.val_segments)
@@ -96,9 +97,9 @@ class PersonalParts:
         """Score what clients can add to their groups' models, on the samples that they set aside."""
         return gains_of(self.kind, clients, self._tuning(setting))
 
-    def part(self, setting: Setting, client: Clients, gains: Gains, pool: Pool) -> PersonalPart:
-        """Make the part of one client, from what it and all clients found."""
-        return make(self.kind, client, self._tuning(setting), gains, pool)[0]
+    def part(self, setting: Setting, client: Clients, gains: Gains, common: Tensor) -> PersonalPart:
+        """Make the part of one client, from what it found and the weights of all clients."""
+        return make(self.kind, client, self._tuning(setting), gains, common)[0]
 
     def _with_notes(self, setting: Setting, clients: Clients, noted: Sequence[Mapping[str, Tensor]]) -> Gains:
         """Return what all clients found: what they have noted; who has not trained on what it set aside scores now."""
@@ -114,7 +115,10 @@ class PersonalParts:
 def by_client(gains: Gains) -> list[Mapping[str, Tensor]]:
     """Return what each client found, as it notes it."""
     tables = {name: table for name, table in vars(gains).items() if table is not None}
-    return [{name: table[[row]] for name, table in tables.items()} for row in range(len(gains.samples))]
+    split = {
+        name: gains.segments.split(table) if name in OF_SAMPLES else table.split(1) for name, table in tables.items()
+    }
+    return [{name: parts[row] for name, parts in split.items()} for row in range(len(gains.samples))]
 
 
 def clients_of(task: RoundTask, data: LocalData) -> Clients:

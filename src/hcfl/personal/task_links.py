@@ -40,13 +40,9 @@ class Classes:
         """Return the log-softmax of the logits."""
         return torch.log_softmax(outputs, dim=2)[:, 0]
 
-    def average(self, each: Tensor) -> Tensor:
-        """Return the log of the mean probability."""
-        return torch.logsumexp(each, dim=1) - log(each.shape[1])
-
-    def mixed(self, group: Tensor, own: Tensor, share: float) -> Tensor:
+    def mixed(self, each: Tensor, weights: Tensor) -> Tensor:
         """Mix from logarithms."""
-        return torch.logaddexp(own + log(share), group + log(1 - share))
+        return torch.logsumexp(each + weights.to(each).log().unsqueeze(1), dim=1)
 
     def scale(self, predicted: Tensor) -> Tensor:
         """Return what they are."""
@@ -65,7 +61,7 @@ class Classes:
         at = answers.unsqueeze(1)
         return torch.stack([one.gather(1, at)[:, 0].clamp_min(log(FLOOR)) for one in columns], dim=1)
 
-    def variances(self, columns: Sequence[Tensor], answers: Tensor, segments: Segments) -> None:
+    def errors(self, columns: Sequence[Tensor], answers: Tensor, segments: Segments) -> None:
         """Classes have none."""
 
     def targets(self, answers: Tensor, values: int) -> Tensor:
@@ -98,13 +94,9 @@ class Numbers:
         """Return mean and variance."""
         return self.task.distribution(outputs)[:, 0]
 
-    def average(self, each: Tensor) -> Tensor:
+    def mixed(self, each: Tensor, weights: Tensor) -> Tensor:
         """Return mean and variance of the mixture."""
-        return self.task.mix(each, each.new_full(each.shape[:2], 1 / each.shape[1]))
-
-    def mixed(self, group: Tensor, own: Tensor, share: float) -> Tensor:
-        """Return mean and variance of the mixture."""
-        return self.task.mix(torch.stack([group, own], dim=1), group.new_tensor([[1 - share, share]]))
+        return self.task.mix(each, weights.to(each).expand(each.shape[0], -1))
 
     def scale(self, predicted: Tensor) -> Tensor:
         """Return the mean."""
@@ -124,19 +116,16 @@ class Numbers:
         All candidates of a client have the same v, so that they are compared by their means. The variance that a model
         has learnt says how near it comes to what it was trained on: of a model of one client's own, far too near.
         """
-        number, learnt, errors = self._sums(columns[:1], answers, segments)
-        v = segments.each((errors[:, 0] + learnt) / (number + 1)).to(answers)
-        return torch.stack([(-self._squares(one, answers) / (2 * v)).clamp_min(log(FLOOR)) for one in columns], dim=1)
+        errors, learnt = self.errors(columns, answers, segments)
+        squares, number = errors.square(), segments.lengths.double()
+        v = segments.each((segments.sum(squares[:, 0]) + learnt) / (number + 1))
+        return (-squares / (2 * v.unsqueeze(1))).clamp_min(log(FLOOR))
 
-    def variances(self, columns: Sequence[Tensor], answers: Tensor, segments: Segments) -> Tensor:
-        """Return the mean squared error on what was set aside, with the group's variance as one sample more.
-
-        The mean of both is that of their logarithms: an own model can be a hundred times nearer than its group.
-        """
-        number, learnt, errors = self._sums(columns, answers, segments)
-        number, learnt = number.unsqueeze(1), learnt.unsqueeze(1)
-        found = (errors / number.clamp_min(1)).clamp_min(VARIANCE_FLOOR)
-        return ((number * found.log() + learnt.log()) / (number + 1)).exp()
+    def errors(self, columns: Sequence[Tensor], answers: Tensor, segments: Segments) -> tuple[Tensor, Tensor]:
+        """Return y − ŷ, and the mean variance that each client's group has learnt."""
+        off = torch.stack([(answers - one[:, 0]).double().cpu() for one in columns], dim=1)
+        learnt = segments.sum(columns[0][:, 1].double().cpu()) / segments.lengths.double().clamp_min(1)
+        return off, learnt.clamp_min(VARIANCE_FLOOR)
 
     def targets(self, answers: Tensor, values: int) -> Tensor:
         """Return the answer itself."""
@@ -149,16 +138,6 @@ class Numbers:
     def curvature(self, z: Tensor, counted: Tensor) -> Tensor:
         """Σzz⊤ is that of half the squared error, so that one step is enough."""
         return torch.einsum("csa,csp->cap", z.square(), counted[:, :, :, 0]).unsqueeze(3)
-
-    def _squares(self, predicted: Tensor, answers: Tensor) -> Tensor:
-        return (answers - predicted[:, 0]).square()
-
-    def _sums(self, columns: Sequence[Tensor], answers: Tensor, segments: Segments) -> tuple[Tensor, Tensor, Tensor]:
-        """Return each client's samples, its group's variance, and Σ of squared errors, (clients, columns)."""
-        number = segments.lengths.double()
-        errors = torch.stack([segments.sum(self._squares(one, answers).double().cpu()) for one in columns], dim=1)
-        learnt = segments.sum(columns[0][:, 1].double().cpu()) / number.clamp_min(1)
-        return number, learnt.clamp_min(VARIANCE_FLOOR), errors
 
 
 @dataclass(frozen=True)
@@ -182,13 +161,9 @@ class Labels:
         """Return the probability of each label."""
         return outputs[:, 0].sigmoid()
 
-    def average(self, each: Tensor) -> Tensor:
-        """Return the mean probability."""
-        return each.mean(dim=1)
-
-    def mixed(self, group: Tensor, own: Tensor, share: float) -> Tensor:
+    def mixed(self, each: Tensor, weights: Tensor) -> Tensor:
         """Mix the probabilities."""
-        return share * own + (1 - share) * group
+        return (each * weights.to(each).unsqueeze(1)).sum(dim=1)
 
     def scale(self, predicted: Tensor) -> Tensor:
         """Return the logits."""
@@ -207,7 +182,7 @@ class Labels:
         right = [torch.where(answers > 0.5, one, 1 - one) for one in columns]
         return torch.stack([one.clamp_min(FLOOR).log().sum(dim=1) for one in right], dim=1)
 
-    def variances(self, columns: Sequence[Tensor], answers: Tensor, segments: Segments) -> None:
+    def errors(self, columns: Sequence[Tensor], answers: Tensor, segments: Segments) -> None:
         """Labels have none."""
 
     def targets(self, answers: Tensor, values: int) -> Tensor:
@@ -245,20 +220,15 @@ class OwnNumbers:
         moments = self.task.distribution(outputs)[:, 0]
         return moments if answers is None else torch.cat([moments, self.task.log_likelihood(outputs, answers)], dim=1)
 
-    def average(self, each: Tensor) -> Tensor:
+    def mixed(self, each: Tensor, weights: Tensor) -> Tensor:
         """Mix moments and likelihoods."""
-        likelihood = torch.logsumexp(each[:, :, 2:], dim=1) - log(each.shape[1])
-        return torch.cat([self.numbers.average(each[:, :, :2]), likelihood], dim=1)
-
-    def mixed(self, group: Tensor, own: Tensor, share: float) -> Tensor:
-        """Mix moments and likelihoods."""
-        likelihood = torch.logaddexp(own[:, 2:] + log(share), group[:, 2:] + log(1 - share))
-        return torch.cat([self.numbers.mixed(group[:, :2], own[:, :2], share), likelihood], dim=1)
+        likelihood = torch.logsumexp(each[:, :, 2:] + weights.to(each).log().view(1, -1, 1), dim=1)
+        return torch.cat([self.numbers.mixed(each[:, :, :2], weights), likelihood], dim=1)
 
     def scores(self, columns: Sequence[Tensor], answers: Tensor, segments: Segments) -> Tensor:
         """Return by how much log p(y|x) is larger than the group's, at most by −log of the floor either way."""
         gains = torch.stack([one[:, 2] - columns[0][:, 2] for one in columns], dim=1)
         return gains.clamp(log(FLOOR), -log(FLOOR))
 
-    def variances(self, columns: Sequence[Tensor], answers: Tensor, segments: Segments) -> None:
+    def errors(self, columns: Sequence[Tensor], answers: Tensor, segments: Segments) -> None:
         """Say nothing: the likelihood is the user's."""

@@ -121,10 +121,9 @@ def of_client(run: Run, name: Any) -> Blend:
     part = run.state.personal.get(client)
     state = run.served if part is None else run.state
     server, known = state.server, state.clients.get(client)
-    if part is not None and part.own is not None and part.share == 1:
-        equally = torch.full((part.own.clusters,), 1 / part.own.clusters)
-        rest = None if part.variance is None else replace(part, own=None)
-        return Blend(part.own, equally, run.federation.scaling, personal=rest)
+    if part is not None and part.own is not None and part.bias is None and not float(part.weights[0]):
+        rest = None if part.variance is None else PersonalPart(part.kind, variance=part.variance)
+        return Blend(part.own, part.weights[1:], run.federation.scaling, personal=rest)
     if known is not None and known.own is not None:
         return Blend(known.own, torch.ones(1), run.federation.scaling, personal=part)
     components = run.method.uniform_components(len(server.clusters))

@@ -1,7 +1,7 @@
 """The models that a run ends with, measured by the clients on their held-out data: one more message to each, or two.
 
 Where clients make personal parts, the first answer says what each client found of the candidates on the samples that it
-set aside; the second message brings what all clients found.
+set aside; the second message brings the weights of all clients together.
 """
 
 from collections.abc import Callable, Mapping
@@ -18,8 +18,9 @@ from hcfl.data import Federation
 from hcfl.engines.flower.directory import Directory
 from hcfl.engines.flower.exchange import ask, brief
 from hcfl.engines.flower.messages import Common, Measured, Task, task_for
-from hcfl.personal.inner_split import Gains, Pool
+from hcfl.personal.inner_split import Gains
 from hcfl.personal.measuring import PersonalParts
+from hcfl.personal.stacking import common_weights
 
 
 @dataclass(frozen=True)
@@ -43,8 +44,8 @@ class LastMeasurement:
         }
         answers = self._answers(state, nodes, tasks)
         if self.setting.personal is not None and (gains := [one.gains for one in answers.values() if one.gains]):
-            pool = Pool.of(Gains.join(gains))
-            again = {client: replace(tasks[client], pool=pool) for client in answers}
+            common = common_weights(Gains.join(gains))
+            again = {client: replace(tasks[client], personal=common) for client in answers}
             answers |= self._answers(state, {client: nodes[client] for client in answers}, again)
         table, personal = torch.zeros(2, federation.clients), torch.zeros(federation.clients)
         for client, answer in answers.items():

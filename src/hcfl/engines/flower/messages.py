@@ -21,7 +21,7 @@ from hcfl.core.upload_form import wanted_of
 from hcfl.methods import Method
 from hcfl.models.ensemble import Ensemble
 from hcfl.models.inputs import Scaling
-from hcfl.personal.inner_split import Gains, Pool
+from hcfl.personal.inner_split import Gains
 from hcfl.tiers.gaussians import Gaussians
 
 RULES: tuple[Rule, ...] = get_args(Rule)
@@ -78,8 +78,8 @@ class Task:
     common_model: Ensemble | None
     probe: Ensemble | None
     gaussians: Gaussians | None
-    pool: Pool | None = None
-    """What all clients found of the candidates for their personal parts, once they were asked for it."""
+    personal: Tensor | None = None
+    """(1 + candidates,): the weights of all clients in their personal parts, once all were asked what they found."""
 
 
 @dataclass(frozen=True)

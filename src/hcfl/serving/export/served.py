@@ -54,25 +54,25 @@ class Served(nn.Module):
 class Personal(nn.Module):
     """Scaled inputs, features and the group's prediction → the client's: `personal.making.predict` as a module."""
 
-    bias: Tensor
-    weight: Tensor
+    weights: Tensor
+    bias: Tensor | None
+    weight: Tensor | None
 
     def __init__(self, network: Network, part: PersonalPart) -> None:
         super().__init__()
-        self.task, self.kind, self.share, self.variance = network.task, part.kind, part.share, part.variance
+        self.task, self.kind, self.variance = network.task, part.kind, part.variance
         self.models = nn.ModuleList()
         if part.own is not None:
             for number in range(part.own.clusters):
                 extractor = _filled(network.extractor, part.own.extractor(number))
                 self.models.append(nn.Sequential(extractor, _filled(network.head, row(part.own.heads, number))))
-        self.register_buffer("bias", torch.zeros(1) if part.bias is None else part.bias.clone())
-        self.register_buffer("weight", torch.zeros(1, 1) if part.weight is None else part.weight.clone())
-        self.on_features = part.weight is not None
+        self.register_buffer("weights", part.weights.clone())
+        for name, tensor in (("bias", part.bias), ("weight", part.weight)):
+            self.register_buffer(name, None if tensor is None else tensor.clone())
 
     def forward(self, x: Tensor, features: Tensor, mixed: Tensor) -> Tensor:
-        """(1 − s)·p_group + s·p_own, in the form of the task."""
-        weight = self.weight if self.on_features else None
-        part = PersonalPart(self.kind, self.share, self.bias, weight, variance=self.variance)
+        """Σ_m w_m·p_m, in the form of the task."""
+        part = PersonalPart(self.kind, self.weights, self.bias, self.weight, variance=self.variance)
         outputs = torch.stack([model(x) for model in self.models], dim=1) if len(self.models) else None
         return making.predicted(self.task, part, Predictions(mixed, features), outputs)
 
