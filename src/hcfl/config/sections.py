@@ -215,14 +215,14 @@ class PersonalConfig(Section):
     kind: PersonalKind = Field(
         "none",
         description="none, prior (own class frequencies), head (own head near the group's), fine-tune (whole model), "
-        "proximal (whole model near the group's), mixture (of group and own), or auto: each client chooses by its own "
-        "held-out training data",
+        "proximal (whole model near the group's), mixture (all of these but proximal) or auto (with a model trained "
+        "alone, too): each client mixes them with its group's model, with weights by training data that it sets aside",
     )
     after: int | None = Field(
         None,
         ge=1,
-        description="the round after which clients choose their personal part and begin to train on the samples that "
-        "they set aside to choose by; default half of the rounds; if it is the last one, they never train on these",
+        description="the round after which clients note what their candidates gain on the samples that they set aside, "
+        "and begin to train on these; default half of the rounds; if it is the last one, they never train on these",
     )
     personal_every: int | None = Field(
         None, ge=1, description="rounds between two measurements of the personal part; default: only after the last"
