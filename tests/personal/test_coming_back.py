@@ -125,6 +125,21 @@ def test_notes_decide_and_not_what_the_last_models_gain(shifted):
     assert parts[2].weight is not None
 
 
+def test_heads_and_whole_models_have_the_weights_that_notes_give_them(shifted):
+    """By hand, twelve samples of the first client speak for the prior, and 38 for its own model of 64 epochs."""
+    chosen, (state, _) = played(shifted, "fedavg", 2, "auto", after=1)
+    each = torch.zeros(50, 12)
+    each[:12, 1], each[12:, 10] = 3.0, 3.0
+    noted = {"samples": torch.tensor([50.0], dtype=torch.float64), "each": each}
+    clients = {client: replace(known, noted=noted) for client, known in state.clients.items()}
+    _, parts = chosen.personal.measure(chosen, state.server, clients, state.scores)
+    part = parts[0]
+    assert part.kind == "fine-tune"
+    assert_close(part.weights[1:], torch.tensor([0.24, 0.76]), rtol=0, atol=0.05)
+    assert (part.bias.shape[0], part.own.clusters) == (1, 1)
+    assert part.weight is None
+
+
 def test_who_does_not_take_part_in_the_choosing_round_notes_later_or_at_the_end(shifted):
     states = history(shifted, "hcfl+(fedem)", 5, "head", after=2, participation=0.4)
     noted = {client for client, state in states[-1].clients.items() if state.noted}

@@ -33,7 +33,7 @@ class Candidate:
 
 
 def families_of(kind: PersonalKind, task: Task) -> list[Family]:
-    """Return what a client mixes with its group's model."""
+    """Return what a client mixes with its group's model: heads before whole models."""
     link = link_of(task)
     added: list[Family] = [] if link is None else [Prior(link), Head(link)]
     families: dict[PersonalKind, list[Family]] = {
@@ -90,16 +90,14 @@ def make(kind: PersonalKind, clients: Clients, tuning: Tuning, gains: Gains, com
 
 
 def _assembled(names: Sequence[str], own: Sequence[Own], weights: Tensor) -> PersonalPart:
-    """Put a client's own parts together: heads first, then whole models."""
-    heads = [place for place, one in enumerate(own) if isinstance(one, OwnHead)]
-    models = [place for place, one in enumerate(own) if not isinstance(one, OwnHead)]
+    """Put a client's own parts together, of which heads come first, and then whole models."""
     shares: dict[str, float] = defaultdict(float)
     for name, weight in zip(names, weights[1:].tolist(), strict=True):
         shares[name] += weight
     bias, weight = _stacked([one for one in own if isinstance(one, OwnHead)])
     return PersonalPart(
         kind=max(shares, key=lambda name: shares[name], default="none"),
-        weights=weights[[0, *(1 + place for place in (*heads, *models))]],
+        weights=weights,
         bias=bias,
         weight=weight,
         own=_side_by_side([one for one in own if isinstance(one, Ensemble)]),
