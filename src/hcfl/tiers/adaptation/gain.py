@@ -108,7 +108,7 @@ class SplitOnGain:
         directions = Directions.of(participants.prototypes)
         look = looks(participants.round)
         habits = Habits.of(participants.prototypes, participants.halves, participants.members) if look else None
-        memory = None if habits is None else self._memory(participants, habits)
+        memory = None if habits is None else self._memory(participants, habits, occupied)
         if habits and (merge := self._merge(participants, known, directions, habits)):
             return Decision(remove=empty, merges=(merge,), memory=memory)
         split = contradiction.split(participants, directions, distance, self._repeats(participants, known))
@@ -180,15 +180,14 @@ class SplitOnGain:
                 least = value
         return found
 
-    def _memory(self, participants: Participants, habits: Habits) -> Mapping[str, Tensor] | None:
-        """Whether habits keep two clusters apart, where that has changed."""
+    def _memory(self, participants: Participants, habits: Habits, occupied: Tensor) -> Mapping[str, Tensor] | None:
+        """Whether habits keep two clusters apart, where that has changed; a no needs two participants of each."""
         _, inside = members_of(participants)
         several = inside[inside.sum(dim=1) > 1]
-        known = HABITS in participants.memory
-        if len(several) < 2 <= len(inside):
-            return None  # no two of the clusters can be compared
         apart = any(_apart_by_habits(habits, one, other) for one, other in combinations(several, 2))
-        return None if apart == known else REMEMBERED if apart else {}
+        if apart == (HABITS in participants.memory) or not apart and len(several) < int(occupied.sum()):
+            return None
+        return REMEMBERED if apart else {}
 
     def _merge(
         self, participants: Participants, known: Measured, directions: Directions, habits: Habits
