@@ -19,7 +19,7 @@ of the samples of every class, so that one is as common in both, and what is cha
 The server deals the counted samples anew, at random.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -44,6 +44,9 @@ from hcfl.tiers.participants import Prototypes
 HABITS = "habits"
 """By this name the server remembers that habits keep clusters apart."""
 
+INPUTS = "told by inputs"
+"""By this name the server remembers what inputs told of a label."""
+
 
 @dataclass(frozen=True)
 class Habits:
@@ -52,12 +55,22 @@ class Habits:
     halves: Tensor
     """The class counts of both halves of their samples (`random_halves`), (2, clients, classes)."""
     inputs: float
-    """What inputs tell of a label (`told_by_inputs`)."""
+    """What inputs tell of a label (`told_by_inputs`), the most that was seen so far."""
 
     @classmethod
-    def of(cls, whole: Prototypes, first: Prototypes, members: Tensor) -> "Habits":
-        """Look at all participants."""
-        return cls(random_halves(whole.class_counts), told_by_inputs(whole, first, members))
+    def of(cls, whole: Prototypes, first: Prototypes, members: Tensor, memory: Mapping[str, Tensor]) -> "Habits":
+        """Look at all participants.
+
+        What inputs once told counts in later rounds: where clients hold few classes each, local training can spoil the
+        features of a young φ for some rounds, and label shift would look like habits.
+        """
+        told = float(memory[INPUTS]) if INPUTS in memory else 0.0
+        return cls(random_halves(whole.class_counts), max(told, told_by_inputs(whole, first, members)))
+
+    def remembered(self, apart: bool) -> Mapping[str, Tensor]:
+        """Return the server's memory: what inputs told, and whether habits keep two clusters apart."""
+        told = {INPUTS: torch.tensor(self.inputs)}
+        return {**told, HABITS: torch.tensor(1.0)} if apart else told
 
     def cut(self, rows: Tensor) -> Tensor:
         """Cut some clients in two by how common classes are, (clients,)."""

@@ -1,6 +1,6 @@
 """HCFL++ (our own): split clusters where two heads serve both parts better, merge where one head does, move clients."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from itertools import combinations
@@ -53,9 +53,6 @@ samples to learn from."""
 AS_MANY = 0.5
 """The p-value at which as many clients lose by two heads as gain."""
 
-REMEMBERED: Mapping[str, Tensor] = {HABITS: torch.ones(1)}
-"""What the server remembers as long as habits keep two clusters apart."""
-
 
 @dataclass(frozen=True)
 class SplitOnGain:
@@ -107,18 +104,21 @@ class SplitOnGain:
         known = measured(participants.prototypes, participants.halves)
         directions = Directions.of(participants.prototypes)
         look = looks(participants.round)
-        habits = Habits.of(participants.prototypes, participants.halves, participants.members) if look else None
-        memory = None if habits is None else self._memory(participants, habits, occupied)
-        if habits and (merge := self._merge(participants, known, directions, habits)):
-            return Decision(remove=empty, merges=(merge,), memory=memory)
+        habits, apart = None, HABITS in participants.memory
+        if look:
+            habits = Habits.of(participants.prototypes, participants.halves, participants.members, participants.memory)
+            apart = self._apart(participants, habits, occupied)
+            if merge := self._merge(participants, known, directions, habits):
+                return Decision(remove=empty, merges=(merge,), memory=habits.remembered(apart))
         split = contradiction.split(participants, directions, distance, self._repeats(participants, known))
         if habits and not split:
             split = self._split(participants, known, distance, look)
         if habits and not split and (split := self._split_by_habits(participants, habits, distance, look)):
-            memory = REMEMBERED
+            apart = True
+        memory = None if habits is None else habits.remembered(apart)
         if split:
             return Decision((split,), empty, memory=memory)
-        if HABITS in (participants.memory if memory is None else memory):
+        if apart:
             return Decision(remove=empty, memory=memory)
         dissenting = contradiction.moves(participants, directions)
         named = {move.client for move in dissenting}
@@ -180,14 +180,13 @@ class SplitOnGain:
                 least = value
         return found
 
-    def _memory(self, participants: Participants, habits: Habits, occupied: Tensor) -> Mapping[str, Tensor] | None:
-        """Whether habits keep two clusters apart, where that has changed; a no needs two participants of each."""
+    def _apart(self, participants: Participants, habits: Habits, occupied: Tensor) -> bool:
+        """Whether habits keep two clusters apart; as before, where a cluster has no two participants to tell it by."""
         _, inside = members_of(participants)
         several = inside[inside.sum(dim=1) > 1]
-        apart = any(_apart_by_habits(habits, one, other) for one, other in combinations(several, 2))
-        if apart == (HABITS in participants.memory) or not apart and len(several) < int(occupied.sum()):
-            return None
-        return REMEMBERED if apart else {}
+        if any(_apart_by_habits(habits, one, other) for one, other in combinations(several, 2)):
+            return True
+        return HABITS in participants.memory and len(several) < int(occupied.sum())
 
     def _merge(
         self, participants: Participants, known: Measured, directions: Directions, habits: Habits
