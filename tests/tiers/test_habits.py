@@ -100,9 +100,10 @@ def test_random_halves_are_all_samples_and_do_not_repeat_what_is_chance():
     assert float(first[:, 0].var()) == pytest.approx(10 * (10 / 21) * (11 / 21) * 11 / 20, rel=0.3)
 
 
-def test_frequencies_find_two_planted_groups():
-    second = by_frequencies(counts(TWO))
-    assert second.tolist() in ([False, True] * 10, [True, False] * 10)
+def test_frequencies_find_two_planted_groups_also_of_unequal_sizes():
+    for seed in range(20):
+        second = by_frequencies(counts([FIRST] * 5 + [SECOND] * 15, seed, each=20))
+        assert second.tolist() in ([False] * 5 + [True] * 15, [True] * 5 + [False] * 15)
 
 
 def test_where_nothing_differs_frequencies_gain_nothing_and_planted_groups_do():
@@ -111,7 +112,7 @@ def test_where_nothing_differs_frequencies_gain_nothing_and_planted_groups_do():
         assert float(same.each.mean()) < 0
         assert chance(same.each) > 0.05
     planted = gain_by_frequencies(random_halves(counts(TWO)), by_frequencies)
-    # One group's entropy is 0.94 nats, that of all is log 2 · 0.8 + … = 1.19 nats.
+    # A group's entropy is 0.94 nats. All together have the frequencies 0.4, 0.1, 0.1, 0.4 and 1.19 nats.
     assert float(planted.each.mean()) == pytest.approx(0.25, abs=0.06)
     assert planted.loss == pytest.approx(1.19, abs=0.1)
     assert chance(planted.each) < 1e-4

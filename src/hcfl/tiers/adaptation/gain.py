@@ -65,17 +65,16 @@ class SplitOnGain:
       few samples, and for bins of numbers, whose prototypes lie on a line, noise looks like a contradiction. So it must
       also repeat: groups that one half of all samples proposes must make the other half likelier, 1/`level` to 1,
       divided among rounds, clusters and sources of cuts.
-    - **Habits**: where two groups tell more of a label than the inputs do (`habits`), by the same test with a level of
-      its own. As long as such groups are there, P_k(y) is not divided out (`HABITS` in the server's memory), and only
-      E-steps move clients, since prototypes do not see how common a class is.
+    - **Habits**: where two groups tell more of a label than the inputs ever did (`habits`), by the same test with a
+      level of its own. As long as such groups are there, P_k(y) is not divided out (`HABITS` in the server's memory),
+      and only E-steps move clients, since prototypes do not see how common a class is.
 
     What was split is merged only on evidence: where the prototypes do not contradict each other by ρ/2, and more of the
     same clients lose than gain by two heads. (While φ learns to see both parts alike, the gain shrinks, and one head is
     no better yet.) In rounds without split and merge, clients move that contradict their cluster, and clients both
     halves of whose samples another cluster makes more likely, so that E-steps cannot undo a split that still pays.
     There is one split or merge per round; clusters without clients are removed. `rule` says what a split does to
-    weights. Where clients send no halves, because of noise,
-    `SplitOnContradiction` alone decides.
+    weights. Where clients send no halves, because of noise, `SplitOnContradiction` alone decides.
     """
 
     level: float = 0.05
@@ -116,10 +115,8 @@ class SplitOnGain:
         if habits and not split and (split := self._split_by_habits(participants, habits, distance, look)):
             apart = True
         memory = None if habits is None else habits.remembered(apart)
-        if split:
-            return Decision((split,), empty, memory=memory)
-        if apart:
-            return Decision(remove=empty, memory=memory)
+        if split or apart:
+            return Decision((split,) if split else (), empty, memory=memory)
         dissenting = contradiction.moves(participants, directions)
         named = {move.client for move in dissenting}
         likelier = tuple(move for move in _moves(participants, known, directions) if move.client not in named)
