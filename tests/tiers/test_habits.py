@@ -175,6 +175,16 @@ def test_habits_keep_clusters_apart_without_moves_and_merge_when_they_vanish():
     assert not remembers_habits(vanished)
 
 
+def test_clusters_that_another_rule_found_need_all_evidence_to_be_kept_apart_by_habits():
+    seen = answers(TWO, members=[0, 1] * 10)  # groups gain about 0.25 nats
+    for inputs, new, kept in ((0.1, True, True), (0.4, False, True), (0.8, False, False)):
+        told = {INPUTS: torch.tensor(inputs)}
+        assert remembers_habits(decide(replace(seen, memory=told))) is new
+        assert remembers_habits(decide(replace(seen, memory={**told, HABITS: torch.tensor(1.0)}))) is kept
+    same = [answers([USUAL] * 20, seed, members=[0, 1] * 10) for seed in range(20)]
+    assert not any(remembers_habits(decide(one)) for one in same)
+
+
 def test_a_round_that_misses_a_cluster_forgets_no_habits():
     alone = apart(answers([FIRST] * 6))
     assert remembers_habits(decide(alone, clusters=2))

@@ -56,6 +56,8 @@ class Habits:
     """The class counts of both halves of their samples (`random_halves`), (2, clients, classes)."""
     inputs: float
     """What inputs tell of a label (`told_by_inputs`), the most that was seen so far."""
+    known: bool
+    """Whether habits keep two clusters apart already."""
 
     @classmethod
     def of(cls, whole: Prototypes, first: Prototypes, members: Tensor, memory: Mapping[str, Tensor]) -> "Habits":
@@ -65,7 +67,9 @@ class Habits:
         features of a young φ for some rounds, and label shift would look like habits.
         """
         told = float(memory[INPUTS]) if INPUTS in memory else 0.0
-        return cls(random_halves(whole.class_counts), max(told, told_by_inputs(whole, first, members)))
+        return cls(
+            random_halves(whole.class_counts), max(told, told_by_inputs(whole, first, members)), HABITS in memory
+        )
 
     def remembered(self, apart: bool) -> Mapping[str, Tensor]:
         """Return the server's memory: what inputs told, and whether habits keep two clusters apart."""

@@ -181,9 +181,21 @@ class SplitOnGain:
         """Whether habits keep two clusters apart; as before, where a cluster has no two participants to tell it by."""
         _, inside = members_of(participants)
         several = inside[inside.sum(dim=1) > 1]
-        if any(_apart_by_habits(habits, one, other) for one, other in combinations(several, 2)):
+        if any(self._two_apart(habits, one, other) for one, other in combinations(several, 2)):
             return True
-        return HABITS in participants.memory and len(several) < int(occupied.sum())
+        return habits.known and len(several) < int(occupied.sum())
+
+    def _two_apart(self, habits: Habits, one: Tensor, other: Tensor) -> bool:
+        """Whether habits keep two clusters apart, from their members (participants,).
+
+        Where habits are known, half of what splits is enough, so that clusters do not split and merge in turn.
+        """
+        rows = torch.nonzero(one | other).flatten()
+        second = other[rows]
+        gain = habits.gain(rows, lambda _: second)
+        if habits.known:
+            return 2 * float(gain.each.mean()) > habits.inputs and chance(gain.each) < AS_MANY
+        return habits.tell_more(gain) and chance(gain.each) < self.level
 
     def _merge(
         self, participants: Participants, known: Measured, directions: Directions, habits: Habits
@@ -197,7 +209,7 @@ class SplitOnGain:
             rows = torch.nonzero(inside[one] | inside[other]).flatten()
             second = inside[other][rows]
             value = chance(cross_fitted(known.of(rows), partial(_same, second)).each) if agree[one, other] else 0.0
-            if value > most and not _apart_by_habits(habits, inside[one], inside[other]):
+            if value > most and not self._two_apart(habits, inside[one], inside[other]):
                 into, gone = (one, other) if inside[one].sum() >= inside[other].sum() else (other, one)
                 numbers = evidence(value), evidence(AS_MANY)
                 found, most = MergeDecision(int(clusters[into]), int(clusters[gone]), *numbers), value
@@ -218,14 +230,6 @@ def looks(round_: int) -> int:
 def evidence(probability: float) -> float:
     """Return −log10 of a p-value: so many zeros after the point."""
     return -log10(max(probability, 1e-300))
-
-
-def _apart_by_habits(habits: Habits, one: Tensor, other: Tensor) -> bool:
-    """Whether habits keep two clusters apart, from their members (participants,): half of what splits is enough."""
-    rows = torch.nonzero(one | other).flatten()
-    second = other[rows]
-    gain = habits.gain(rows, lambda _: second)
-    return 2 * float(gain.each.mean()) > habits.inputs and chance(gain.each) < AS_MANY
 
 
 def _same(cut: Tensor, _: ClassMeans) -> Tensor:
