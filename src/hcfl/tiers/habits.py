@@ -14,12 +14,15 @@ The two are told apart by what tells more of a label, in log-likelihood per samp
   discriminant analysis.
 
 Both come from other clients than the one that is looked at. The grouping comes from one half of everyone's samples, and
-the likelihood is that of the other half; both ways count.
+the likelihood is that of the other half; both ways count. The halves that clients send will not do here: each has half
+of the samples of every class, so that one is as common in both, and what is chance in one half repeats in the other.
+The server deals the counted samples anew, at random.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -41,20 +44,37 @@ from hcfl.tiers.participants import Prototypes
 HABITS = "habits"
 """By this name the server remembers that habits keep clusters apart."""
 
+INPUTS = "told by inputs"
+"""By this name the server remembers what inputs told of a label."""
+
 
 @dataclass(frozen=True)
 class Habits:
     """What the server knows of clients' answers: how often they give each, and how much inputs tell of them."""
 
     halves: Tensor
-    """The class counts of both halves of their samples, (2, clients, classes)."""
+    """The class counts of both halves of their samples (`random_halves`), (2, clients, classes)."""
     inputs: float
-    """What inputs tell of a label (`told_by_inputs`)."""
+    """What inputs tell of a label (`told_by_inputs`), the most that was seen so far."""
+    known: bool
+    """Whether habits keep two clusters apart already."""
 
     @classmethod
-    def of(cls, whole: Prototypes, first: Prototypes, members: Tensor) -> "Habits":
-        """Look at all participants."""
-        return cls(halves_of(whole, first)[1].cpu(), told_by_inputs(whole, first, members))
+    def of(cls, whole: Prototypes, first: Prototypes, members: Tensor, memory: Mapping[str, Tensor]) -> "Habits":
+        """Look at all participants.
+
+        What inputs once told counts in later rounds: where clients hold few classes each, local training can spoil the
+        features of a young φ for some rounds, and label shift would look like habits.
+        """
+        told = float(memory[INPUTS]) if INPUTS in memory else 0.0
+        return cls(
+            random_halves(whole.class_counts), max(told, told_by_inputs(whole, first, members)), HABITS in memory
+        )
+
+    def remembered(self, apart: bool) -> Mapping[str, Tensor]:
+        """Return the server's memory: what inputs told, and whether habits keep two clusters apart."""
+        told = {INPUTS: torch.tensor(self.inputs)}
+        return {**told, HABITS: torch.tensor(1.0)} if apart else told
 
     def cut(self, rows: Tensor) -> Tensor:
         """Cut some clients in two by how common classes are, (clients,)."""
@@ -67,6 +87,19 @@ class Habits:
     def tell_more(self, gain: Gain) -> bool:
         """Whether two groups tell more of a label than inputs do."""
         return float(gain.each.mean()) > self.inputs
+
+
+def random_halves(counts: Tensor) -> Tensor:
+    """Deal each client's samples to two halves at random, the same in all runs: class counts (2, clients, classes).
+
+    From class counts (clients, classes). Of an odd number of samples, the second half has one more.
+
+    >>> random_halves(torch.tensor([[0.0, 5.0, 0.0], [2.0, 0.0, 0.0]])).tolist()
+    [[[0.0, 2.0, 0.0], [1.0, 0.0, 0.0]], [[0.0, 3.0, 0.0], [1.0, 0.0, 0.0]]]
+    """
+    generator, whole = np.random.default_rng(0), counts.long().cpu().numpy()
+    first = [generator.multivariate_hypergeometric(mine, mine.sum() // 2, method="marginals") for mine in whole]
+    return torch.from_numpy(np.stack([first, whole - first])).double()
 
 
 def frequencies(counts: Tensor, groups: Tensor) -> Tensor:
@@ -121,7 +154,8 @@ def told_by_inputs(whole: Prototypes, first: Prototypes, members: Tensor) -> flo
     """E log p(y|x) − E log p(y): what inputs tell of the label, per sample, with one head for each cluster.
 
     A head is linear discriminant analysis. Class c is a Gaussian around the class mean of the cluster's other clients,
-    and its spread is that of samples within clients and that of class means between clients.
+    and its spread is that of samples within clients and that of class means between clients. Where the heads tell less
+    than class frequencies do, inputs tell nothing.
     """
     means, counts = halves_of(whole, first)
     axes = principal_axes(means, counts)
@@ -147,7 +181,7 @@ def told_by_inputs(whole: Prototypes, first: Prototypes, members: Tensor) -> flo
         logits = (log_shares[rows, None, None] - distances / 2).masked_fill(theirs[rows, None, None] == 0, -torch.inf)
         right = logits.log_softmax(dim=3).mean(dim=2).diagonal(dim1=1, dim2=2)
         told = told + ((right - log_shares[rows]) * total[rows])[held[rows]].sum()
-    return float(told / total[held].sum().clamp_min(1))
+    return max(0.0, float(told / total[held].sum().clamp_min(1)))
 
 
 def _spread_between_clients(means: Tensor, usual: Tensor, counts: Tensor, within: Tensor) -> Tensor:

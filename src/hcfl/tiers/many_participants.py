@@ -3,7 +3,8 @@
 Distances of all pairs grow with the square of the number of participants. So of more than `MANY` participants a
 seeded sample decides which clusters split or merge and which of its clients move. The other participants of a cluster
 that splits go to the part whose members are nearer on average, `REFERENCE` members of each: the work grows with their
-number.
+number. Where habits split a cluster, the distance does not see the parts, and the others find theirs by E-steps, as
+absent clients do.
 """
 
 from collections.abc import Sequence
@@ -16,6 +17,7 @@ from torch import Tensor
 from hcfl import rng
 from hcfl.tiers.adaptation.decision import Decision, SplitDecision
 from hcfl.tiers.distance import Distance, measured
+from hcfl.tiers.habits import HABITS
 from hcfl.tiers.participants import Participants
 
 MANY, SAMPLE = 2000, 1000
@@ -36,7 +38,7 @@ def drawn(participants: Participants, many: int = MANY, sample: int = SAMPLE) ->
 
 def extended(decision: Decision, distance: Distance, sample: Participants, participants: Participants) -> Decision:
     """Place all participants of the clusters that split, where a sample of them has decided."""
-    if not decision.splits:
+    if not decision.splits or HABITS in (decision.memory or {}):
         return decision
     looked_at = set(sample.clients)
     splits = tuple(_extended(split, distance, looked_at, participants) for split in decision.splits)

@@ -1,6 +1,6 @@
 """HCFL++ (our own): split clusters where two heads serve both parts better, merge where one head does, move clients."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from itertools import combinations
@@ -53,9 +53,6 @@ samples to learn from."""
 AS_MANY = 0.5
 """The p-value at which as many clients lose by two heads as gain."""
 
-REMEMBERED: Mapping[str, Tensor] = {HABITS: torch.ones(1)}
-"""What the server remembers as long as habits keep two clusters apart."""
-
 
 @dataclass(frozen=True)
 class SplitOnGain:
@@ -68,17 +65,16 @@ class SplitOnGain:
       few samples, and for bins of numbers, whose prototypes lie on a line, noise looks like a contradiction. So it must
       also repeat: groups that one half of all samples proposes must make the other half likelier, 1/`level` to 1,
       divided among rounds, clusters and sources of cuts.
-    - **Habits**: where two groups tell more of a label than the inputs do (`habits`), by the same test with a level of
-      its own. As long as such groups are there, P_k(y) is not divided out (`HABITS` in the server's memory), and only
-      E-steps move clients, since prototypes do not see how common a class is.
+    - **Habits**: where two groups tell more of a label than the inputs ever did (`habits`), by the same test with a
+      level of its own. As long as such groups are there, P_k(y) is not divided out (`HABITS` in the server's memory),
+      and only E-steps move clients, since prototypes do not see how common a class is.
 
     What was split is merged only on evidence: where the prototypes do not contradict each other by ρ/2, and more of the
     same clients lose than gain by two heads. (While φ learns to see both parts alike, the gain shrinks, and one head is
     no better yet.) In rounds without split and merge, clients move that contradict their cluster, and clients both
     halves of whose samples another cluster makes more likely, so that E-steps cannot undo a split that still pays.
     There is one split or merge per round; clusters without clients are removed. `rule` says what a split does to
-    weights. Where clients send no halves, because of noise,
-    `SplitOnContradiction` alone decides.
+    weights. Where clients send no halves, because of noise, `SplitOnContradiction` alone decides.
     """
 
     level: float = 0.05
@@ -107,19 +103,20 @@ class SplitOnGain:
         known = measured(participants.prototypes, participants.halves)
         directions = Directions.of(participants.prototypes)
         look = looks(participants.round)
-        habits = Habits.of(participants.prototypes, participants.halves, participants.members) if look else None
-        memory = None if habits is None else self._memory(participants, habits)
-        if habits and (merge := self._merge(participants, known, directions, habits)):
-            return Decision(remove=empty, merges=(merge,), memory=memory)
+        habits, apart = None, HABITS in participants.memory
+        if look:
+            habits = Habits.of(participants.prototypes, participants.halves, participants.members, participants.memory)
+            apart = self._apart(participants, habits, occupied)
+            if merge := self._merge(participants, known, directions, habits):
+                return Decision(remove=empty, merges=(merge,), memory=habits.remembered(apart))
         split = contradiction.split(participants, directions, distance, self._repeats(participants, known))
         if habits and not split:
             split = self._split(participants, known, distance, look)
         if habits and not split and (split := self._split_by_habits(participants, habits, distance, look)):
-            memory = REMEMBERED
-        if split:
-            return Decision((split,), empty, memory=memory)
-        if HABITS in (participants.memory if memory is None else memory):
-            return Decision(remove=empty, memory=memory)
+            apart = True
+        memory = None if habits is None else habits.remembered(apart)
+        if split or apart:
+            return Decision((split,) if split else (), empty, memory=memory)
         dissenting = contradiction.moves(participants, directions)
         named = {move.client for move in dissenting}
         likelier = tuple(move for move in _moves(participants, known, directions) if move.client not in named)
@@ -180,15 +177,25 @@ class SplitOnGain:
                 least = value
         return found
 
-    def _memory(self, participants: Participants, habits: Habits) -> Mapping[str, Tensor] | None:
-        """Whether habits keep two clusters apart, where that has changed."""
+    def _apart(self, participants: Participants, habits: Habits, occupied: Tensor) -> bool:
+        """Whether habits keep two clusters apart; as before, where a cluster has no two participants to tell it by."""
         _, inside = members_of(participants)
         several = inside[inside.sum(dim=1) > 1]
-        known = HABITS in participants.memory
-        if len(several) < 2 <= len(inside):
-            return None  # no two of the clusters can be compared
-        apart = any(_apart_by_habits(habits, one, other) for one, other in combinations(several, 2))
-        return None if apart == known else REMEMBERED if apart else {}
+        if any(self._two_apart(habits, one, other) for one, other in combinations(several, 2)):
+            return True
+        return habits.known and len(several) < int(occupied.sum())
+
+    def _two_apart(self, habits: Habits, one: Tensor, other: Tensor) -> bool:
+        """Whether habits keep two clusters apart, from their members (participants,).
+
+        Where habits are known, half of what splits is enough, so that clusters do not split and merge in turn.
+        """
+        rows = torch.nonzero(one | other).flatten()
+        second = other[rows]
+        gain = habits.gain(rows, lambda _: second)
+        if habits.known:
+            return 2 * float(gain.each.mean()) > habits.inputs and chance(gain.each) < AS_MANY
+        return habits.tell_more(gain) and chance(gain.each) < self.level
 
     def _merge(
         self, participants: Participants, known: Measured, directions: Directions, habits: Habits
@@ -202,7 +209,7 @@ class SplitOnGain:
             rows = torch.nonzero(inside[one] | inside[other]).flatten()
             second = inside[other][rows]
             value = chance(cross_fitted(known.of(rows), partial(_same, second)).each) if agree[one, other] else 0.0
-            if value > most and not _apart_by_habits(habits, inside[one], inside[other]):
+            if value > most and not self._two_apart(habits, inside[one], inside[other]):
                 into, gone = (one, other) if inside[one].sum() >= inside[other].sum() else (other, one)
                 numbers = evidence(value), evidence(AS_MANY)
                 found, most = MergeDecision(int(clusters[into]), int(clusters[gone]), *numbers), value
@@ -223,14 +230,6 @@ def looks(round_: int) -> int:
 def evidence(probability: float) -> float:
     """Return −log10 of a p-value: so many zeros after the point."""
     return -log10(max(probability, 1e-300))
-
-
-def _apart_by_habits(habits: Habits, one: Tensor, other: Tensor) -> bool:
-    """Whether habits keep two clusters apart, from their members (participants,): half of what splits is enough."""
-    rows = torch.nonzero(one | other).flatten()
-    second = other[rows]
-    gain = habits.gain(rows, lambda _: second)
-    return 2 * float(gain.each.mean()) > habits.inputs and chance(gain.each) < AS_MANY
 
 
 def _same(cut: Tensor, _: ClassMeans) -> Tensor:
