@@ -253,6 +253,5 @@ def test_a_run_finds_habits_and_predicts_them(regression, tmp_path):
 
 
 def test_a_run_where_nothing_differs_keeps_one_cluster(tmp_path):
-    """Contradictions are out of the way by a large ρ."""
-    found = hcfl.run("hcfl++", households([FIRST] * 20), rho=2.0, out=tmp_path / "run", **SHORT)
+    found = hcfl.run("hcfl++", households([FIRST] * 20), out=tmp_path / "run", **SHORT)
     assert found.summary["clusters_last"] == 1

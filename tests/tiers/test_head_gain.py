@@ -2,10 +2,12 @@
 
 from dataclasses import replace
 
+import numpy as np
 import pytest
 import torch
 from torch.testing import assert_close
 
+import hcfl
 from hcfl.errors import InputError
 from hcfl.tiers import ConflictDistance, Decision, Participants, SplitOnContradiction, SplitOnGain
 from hcfl.tiers.adaptation.gain import looks
@@ -90,6 +92,27 @@ def test_a_head_comes_from_other_clients_and_a_class_that_a_group_lacks_from_all
     # Client 0, the other group holds no class 1: the mean of the others that do, client 1.
     assert_close(heads.means[0, 1, 1, 0], torch.tensor(6.0))
     assert_close(heads.sizes[0], torch.tensor([[15.0, 15.0], [15.0, 5.0]]))
+
+
+def test_classes_are_as_likely_as_they_are_with_the_client():
+    """All class means are the same, so a head says what the client's own frequencies say, whatever its group."""
+    counts = torch.tensor([[30.0, 10.0], [10.0, 30.0], [20.0, 20.0], [20.0, 20.0]])
+    seen = ClassMeans(torch.zeros(4, 2, 1), counts, counts)
+    heads = Heads.of(seen, torch.tensor([[True, True, False, False], [False, False, True, True]]))
+    own = torch.tensor([(30 + 0.5) / 41, (10 + 0.5) / 41])
+    expected = float((torch.tensor([0.75, 0.25]) * own.log()).sum())
+    same = replace(heads, sizes=torch.full_like(heads.sizes, 20.0))  # else means of fewer samples are less certain
+    assert_close(same.log_likelihood(seen)[0], torch.full((2,), expected))
+
+
+@pytest.mark.parametrize("seed", [1, 2])
+def test_noise_is_no_contradiction_where_one_class_is_common(tmp_path, seed):
+    """Inputs say nothing, and a trained φ makes the most of it; with classes equally likely, clusters split here."""
+    draw = np.random.default_rng(seed)
+    x, y = draw.normal(size=(1200, 8)).astype(np.float32), draw.choice(4, 1200, p=[0.7, 0.1, 0.1, 0.1])
+    federation = hcfl.Federation.from_arrays(x, y, client=np.arange(1200) % 20, seed=seed, val_share=0.2)
+    run = hcfl.run("hcfl++", federation, rounds=8, seed=seed, threads=1, engine="batched", out=tmp_path / "run")
+    assert [row["clusters"] for row in run.rows] == [1] * 8
 
 
 def test_two_kinds_of_sensors_gain_by_two_heads_and_cameras_do_not():

@@ -7,8 +7,9 @@ independent measurements of every class of every client, and their differences t
   head, so each client's class means are first shifted and scaled to the mean and the spread that all clients' have in
   the same classes (`canonical`). What is left is how its classes lie to each other.
 - **Head of a group**: linear discriminant analysis. Class c is a Gaussian around the mean of its members' class means,
-  with the spread of samples within classes; all classes are equally likely, so a group whose clients merely hold other
-  classes gains nothing. A class that a group hardly holds has the mean of all clients.
+  with the spread of samples within classes. A class that a group hardly holds has the mean of all clients. With any
+  head, classes are as likely as they are with the client, so a group whose clients merely hold other classes gains
+  nothing, and a head that favours a common class by chance does not, either.
 - **Gain of a client**: E log p_group(y|x) − E log p_all(y|x) per sample. Both heads come from other clients, the
   grouping comes from one half of everyone's samples, and the likelihood is that of the client's other half; the mean of
   both ways counts. Where nothing differs, a group's head is only the noisier one, and the gain is negative on average.
@@ -169,21 +170,32 @@ class Heads:
         """E log p(y|x) of each client's samples under each of its heads, per sample, (clients, groups)."""
         clients, groups, classes, dimensions = self.means.shape
         noise = draws(dimensions).to(seen.means)
+        log_shares = own_frequencies(seen.samples).log()
         size = max(1, CHUNK // (groups * classes**2 * len(noise)))
         parts = [slice(start, start + size) for start in range(0, clients, size)]
-        return torch.cat([self._part(part, seen, noise) for part in parts])
+        return torch.cat([self._part(part, seen, noise, log_shares) for part in parts])
 
-    def _part(self, rows: slice, seen: ClassMeans, noise: Tensor) -> Tensor:
+    def _part(self, rows: slice, seen: ClassMeans, noise: Tensor, log_shares: Tensor) -> Tensor:
         points = seen.means[rows].unsqueeze(2) + noise  # (clients, classes, draws, dimensions)
         means, sizes = self.means[rows], self.sizes[rows].unsqueeze(2).unsqueeze(2)
         squares = points.square().sum(dim=3)[:, None, :, :, None] + means.square().sum(dim=3)[:, :, None, None, :]
         squares = squares - 2 * torch.einsum("icsd,ighd->igcsh", points, means)
         variance = 1 + 1 / sizes.clamp_min(1e-9)  # the mean itself is uncertain
         density = -(squares / variance + points.shape[3] * variance.log()) / 2
-        logs = density.masked_fill(sizes == 0, -torch.inf).log_softmax(dim=4)
+        logs = (density + log_shares[rows, None, None, None]).masked_fill(sizes == 0, -torch.inf).log_softmax(dim=4)
         right = logs.mean(dim=3).diagonal(dim1=2, dim2=3).nan_to_num(neginf=0.0)  # (clients, groups, classes)
         counts = (seen.counts[rows] * (self.sizes[rows, 0] > 0)).unsqueeze(1)
         return (right * counts).sum(dim=2) / counts.sum(dim=2).clamp_min(1)
+
+
+def own_frequencies(samples: Tensor) -> Tensor:
+    """How common classes are with each client, from its samples (clients, classes); one more is dealt as all are.
+
+    >>> own_frequencies(torch.tensor([[3.0, 0.0], [0.0, 3.0]])).tolist()
+    [[0.875, 0.125], [0.125, 0.875]]
+    """
+    usual = samples.sum(dim=0) + 1 / samples.shape[1]  # no class is impossible
+    return (samples + usual / usual.sum()) / (samples.sum(dim=1, keepdim=True) + 1)
 
 
 def draws(dimensions: int) -> Tensor:
