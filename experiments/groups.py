@@ -100,7 +100,24 @@ def marks(y: np.ndarray) -> np.ndarray:
     return (40 + 8 * y).round().astype(int)
 
 
-NOISE = {"weak trend": weak(lambda y: y), "weak trend, marks as classes": weak(marks)}
+def without_inputs(*frequencies: float) -> Callable[[int], dict[str, Any]]:
+    """20 clients with 60 samples, whose inputs are noise; classes have these frequencies with all clients."""
+
+    def settings(seed: int) -> dict[str, Any]:
+        draw = np.random.default_rng(seed)
+        x, y = draw.normal(size=(1200, 8)).astype(np.float32), draw.choice(len(frequencies), 1200, p=frequencies)
+        federation = hcfl.Federation.from_arrays(x, y, client=np.arange(1200) % 20, seed=seed, val_share=0.2)
+        return {"data": federation, "rounds": 15, "seed": seed}
+
+    return settings
+
+
+NOISE = {
+    "weak trend": weak(lambda y: y),
+    "weak trend, marks as classes": weak(marks),
+    "no inputs": without_inputs(0.25, 0.25, 0.25, 0.25),
+    "no inputs, one common class": without_inputs(0.7, 0.1, 0.1, 0.1),
+}
 
 
 def pupils(change: Callable[[np.ndarray], np.ndarray]) -> Callable[[int], dict[str, Any]]:
