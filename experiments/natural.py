@@ -25,7 +25,7 @@ import pandas as pd
 import hcfl
 from hcfl.studies.comparison import accuracy_of_clients, share_worse_off
 
-METHODS = ("local", "fedavg", "fedrep", "fedper", "hcfl+(fedem)", "hcfl+(fedrc)", "hcfl++")
+METHODS = ("local", "fedavg", "fedper", "hcfl+(fedem)", "hcfl+(fedrc)", "hcfl++")
 
 WINDOW = 100
 """Measurements in a sample of the watch: two seconds at 50 Hz."""
