@@ -78,7 +78,7 @@ class Prior:
 
     def made(self, clients: Clients, tuning: Tuning, chosen: Chosen) -> dict[tuple[int, int], Own]:
         """Return the offsets."""
-        offsets = self.link.intercepts(clients, torch.ones_like(clients.held))
+        offsets = self.link.intercepts(clients, torch.ones_like(clients.held)).to(clients.group.mixed)
         return {
             (row, number): OwnHead(prior.STRENGTHS[number] * offsets[row])
             for row, numbers in chosen.items()
