@@ -169,8 +169,8 @@ def test_clients_choose_the_same_weights_together_and_one_by_one():
 
 
 def test_what_diverged_gains_nothing():
-    scores = torch.tensor([[-1.0, float("nan"), -0.5], [-1.0, float("inf"), -3.0]])
-    assert_close(Gains.of(scores, Segments((2,))).each, torch.tensor([[0.0, 0.5], [-2.0, -2.0]]))
+    scores = torch.tensor([[-1.0, float("nan"), -0.5], [-1.0, float("inf"), -3.0], [float("nan")] * 3])
+    assert_close(Gains.of(scores, Segments((3,))).each, torch.tensor([[0.0, 0.5], [-2.0, -2.0], [0.0, 0.0]]))
 
 
 def test_gains_that_no_client_can_have_found_are_refused():

@@ -66,11 +66,11 @@ class Gains:
     def of(cls, scores: Tensor, segments: Segments) -> "Gains":
         """Compare scores (samples, 1 + candidates), of which column 0 is the group's.
 
-        What has diverged is as bad as the worst of the others.
+        What has diverged is as bad as the worst of the others; where everything has, nothing gains.
         """
         scores, fine = scores.double(), scores.isfinite()
         worst = scores.where(fine, torch.inf).amin(dim=1, keepdim=True)
-        scores = scores.where(fine, worst)
+        scores = scores.where(fine, worst.where(worst.isfinite(), 0.0))
         return cls(segments.lengths.double(), (scores[:, 1:] - scores[:, :1]).float())
 
     @property
