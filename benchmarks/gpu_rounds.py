@@ -5,7 +5,8 @@ python benchmarks/gpu_rounds.py small --rounds 200                # one case as 
 python benchmarks/gpu_rounds.py small --profile runs/profile      # which kernels, and which functions of Python
 
 `small`: 100 clients × 450 images, MobileNet-V2, HCFL+ (FedRC), K = 3. `large`: 100 × 1,350 images, EfficientNet-Lite0,
-the same method. `full`: as `large`, three full models (FedRC). All with Val and Test in every round.
+the same method. `plusplus`: as `large`, HCFL++; `kept`: with momentum that clients keep. `full`: as `large`, three full
+models (FedRC). All with Val and Test in every round.
 """
 
 import argparse
@@ -27,10 +28,11 @@ from hcfl.models.precision import matrix_products
 from hcfl.runs.prepare import Prepared, prepare
 
 CASES: dict[str, tuple[int, dict[str, Any]]] = {
-    "small": (450, {"method": "hcfl+(fedrc)", "model": "mobilenet-v2"}),
-    "large": (1350, {"method": "hcfl+(fedrc)", "model": "efficientnet-lite0"}),
-    "kept": (1350, {"method": "hcfl+(fedrc)", "model": "efficientnet-lite0", "keep_momentum": True}),
-    "full": (1350, {"method": "fedrc", "model": "efficientnet-lite0"}),
+    "small": (450, {"method": "hcfl+(fedrc)", "model": "mobilenet-v2", "clusters": 3}),
+    "large": (1350, {"method": "hcfl+(fedrc)", "model": "efficientnet-lite0", "clusters": 3}),
+    "plusplus": (1350, {"method": "hcfl++", "model": "efficientnet-lite0"}),
+    "kept": (1350, {"method": "hcfl++", "model": "efficientnet-lite0", "keep_momentum": True}),
+    "full": (1350, {"method": "fedrc", "model": "efficientnet-lite0", "clusters": 3}),
     "fedavg": (1350, {"method": "fedavg", "model": "efficientnet-lite0"}),
 }
 PROFILED = 3
@@ -40,8 +42,7 @@ PROFILED = 3
 def prepared(case: str, options: argparse.Namespace) -> Prepared:
     """Return a case's setting and its state before the first round."""
     samples, settings = CASES[case]
-    own = settings if settings["method"] == "fedavg" else {**settings, "clusters": 3}
-    config = from_flat(device=options.device, precision=options.precision, engine="batched", lr=0.001, **own)
+    config = from_flat(device=options.device, precision=options.precision, engine="batched", lr=0.001, **settings)
     return prepare(config, images(options.clients, options.samples or samples))
 
 

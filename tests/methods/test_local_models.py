@@ -39,6 +39,17 @@ def test_a_mixture_is_a_weighted_sum_and_counters_stay_whole():
     assert counters.dtype == torch.int64
 
 
+def test_models_that_were_stacked_are_stacked_again_without_copying():
+    copies = blends(FULL, torch.tensor([[1.0, 0.0], [0.5, 0.5], [0.0, 1.0]]))
+    each = copies.each()
+    assert [one.heads["h"].tolist() for one in each] == [copies.of(row).heads["h"].tolist() for row in range(3)]
+    again = Copies.stack(each)
+    assert again.extractors["e"].tolist() == copies.extractors["e"].tolist()
+    assert again.extractors["e"].data_ptr() == copies.extractors["e"].data_ptr()
+    other = Copies.stack([each[2], each[0], each[1]])
+    assert other.heads["h"].flatten().tolist() == [20.0, 10.0, 15.0]
+
+
 def test_soft_clients_train_all_clusters_and_each_model_counts_in_its_own():
     plan = ClusterModels().plan(given())
     assert plan.start.heads["h"].tolist() == plan.anchor.heads["h"].tolist() == [[[10.0], [20.0]]]

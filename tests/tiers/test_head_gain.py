@@ -21,7 +21,9 @@ from hcfl.tiers.head_gain import (
     chance,
     cross_fitted,
     gain_by,
+    leading_axes,
     measured,
+    principal_axes,
     serves_both,
 )
 
@@ -71,6 +73,27 @@ def test_the_first_half_of_each_class_is_the_larger_one():
     assert_close(found.class_counts, torch.tensor([[2.0, 1.0, 0.0], [0.0, 1.0, 0.0]]))
     assert_close(found.class_means[..., 0], torch.tensor([[2.5, 2.0, 0.0], [0.0, 16.0, 0.0]]))
     assert_close(found.mean[:, 0], torch.tensor([7 / 3, 16.0]))
+
+
+def test_the_leading_axes_of_a_wide_matrix_are_its_largest_eigenvectors():
+    draw = torch.Generator().manual_seed(3)
+    spread = torch.arange(1, 301, dtype=torch.float64) ** -0.5
+    rows = torch.randn(400, 300, generator=draw, dtype=torch.float64) * spread
+    scatter = rows.T @ rows
+    values, vectors = torch.linalg.eigh(scatter)
+    found, axes = leading_axes(scatter, 10)  # by iteration; 100 of 300 would be found exactly
+    assert torch.allclose(found, values[-10:], rtol=1e-3)
+    assert torch.linalg.svdvals(axes.T @ vectors[:, -10:]).min() > 0.99
+    assert torch.allclose(axes.T @ axes, torch.eye(10, dtype=torch.float64), atol=1e-10)
+    assert torch.equal(leading_axes(scatter, 10)[1], axes), "the start is the same in all runs"
+
+
+def test_class_means_on_a_line_have_one_axis_however_wide_they_are():
+    direction = torch.nn.functional.normalize(torch.randn(500, dtype=torch.float64, generator=torch.Generator()), dim=0)
+    means = torch.linspace(-1, 1, 24, dtype=torch.float64).view(2, 4, 3, 1) * direction
+    axes = principal_axes(means, torch.ones(2, 4, 3, dtype=torch.float64))
+    assert axes.shape == (500, 1)
+    assert abs(float(axes[:, 0] @ direction)) == pytest.approx(1)
 
 
 def test_canonical_means_do_not_change_with_a_clients_shift_and_scale():

@@ -109,7 +109,9 @@ def take_part(
         distances = parameter_distances(network, broadcast.ensemble, trained.rows()).cpu()
         weights = replace(method.weighting.settle(weights, distances), components=weights.components)
 
-    # What they send and keep.
+    # What they send and keep. Models are divided first: a GPU still trains while the CPU does it.
+    kept_models = _each(trained if method.local.kept else None, len(clients))
+    momenta = _each(done.velocity, len(clients), shared=complete)
     sizes = segments.lengths.float()
     mass = method.local.mass(_counted(method, weights), method.weighting.hard) * sizes.view(-1, 1, 1)
     update = Update(
@@ -128,11 +130,9 @@ def take_part(
         reports=reports(task, data, features, log_prob, done.losses, trainer),
         moments=moments,
     )
-    own = _each(trained if method.local.kept else None, len(clients))
-    momenta = _each(done.velocity, len(clients), shared=complete)
     states_after = [
         ClientState(broadcast.round, broadcast.clusters, *kept)
-        for kept in zip(weights.split(segments), own, momenta, noted, strict=True)
+        for kept in zip(weights.split(segments), kept_models, momenta, noted, strict=True)
     ]
     return update, states_after
 
@@ -332,7 +332,7 @@ def _each(models: Copies | None, clients: int, shared: bool = False) -> list[Ens
     """
     if models is None:
         return [None] * clients
-    return [models.of(row) if shared else _copy(models.of(row)) for row in range(clients)]
+    return models.each() if shared else [_copy(one) for one in models.each()]
 
 
 def _copy(models: Ensemble) -> Ensemble:

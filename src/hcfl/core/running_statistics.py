@@ -42,10 +42,10 @@ def checks(task: RoundTask, update: Update, finite: Tensor) -> Iterator[Check]:
         return torch.zeros(len(update.clients), dtype=torch.bool).index_fill(0, owners[rows], True)
 
     if VARIANCE in sent:
-        yield of_clients((sent[VARIANCE] < 0).any(dim=1)), impossible("sent a running variance below 0")
+        yield of_clients((sent[VARIANCE] < 0).any(dim=1).cpu()), impossible("sent a running variance below 0")
     if BATCHES in sent:
         wrong = (sent[BATCHES] < 0) | (sent[BATCHES] > MOST_BATCHES)
-        yield of_clients(wrong.any(dim=1)), impossible("sent a number of batches that cannot be")
+        yield of_clients(wrong.any(dim=1).cpu()), impossible("sent a number of batches that cannot be")
     for kind in (VARIANCE, MEAN, OTHER):
         if kind in sent:
             ratio = _ratio(kind, sent, got, finite[owners])
@@ -53,22 +53,21 @@ def checks(task: RoundTask, update: Update, finite: Tensor) -> Iterator[Check]:
 
 
 def _statistics(extractors: Params, names: frozenset[str]) -> dict[str, Tensor]:
-    """Return the buffers of each kind, (models, numbers), on the CPU."""
+    """Return the buffers of each kind, (models, numbers), where they lie: on a GPU, all are looked at there."""
     kinds: dict[str, list[Tensor]] = {}
     for name in sorted(names & extractors.keys()):
         kind = next((end for end in (MEAN, VARIANCE, BATCHES) if name.endswith(end)), OTHER)
         tensor = extractors[name]
         kinds.setdefault(kind, []).append(tensor.reshape(len(tensor), -1))
-    # Joined where they lie: a copy of each from a GPU would wait for the GPU as often.
-    return {kind: torch.cat(tensors, dim=1).cpu().double() for kind, tensors in kinds.items()}
+    return {kind: torch.cat(tensors, dim=1).double() for kind, tensors in kinds.items()}
 
 
 def _ratio(kind: str, sent: Mapping[str, Tensor], got: Mapping[str, Tensor], finite: Tensor) -> Tensor:
-    """Return how many times as long as usual one kind of statistics is, (models,)."""
+    """Return how many times as long as usual one kind of statistics is, (models,), on the CPU."""
 
     def lengths(held: Mapping[str, Tensor], which: str) -> Tensor:
         squares = held[which].clamp_min(0) if which == VARIANCE else held[which].square()
-        return squares.sum(dim=1).sqrt()
+        return squares.sum(dim=1).sqrt().cpu()
 
     mine = lengths(sent, kind)
     usual = [float(lengths(got, kind).max()), SMALLEST]

@@ -96,6 +96,11 @@ class Copies:
         """Return one client's models."""
         return Ensemble(row(self.extractors, client), row(self.heads, client), self.topology)
 
+    def each(self) -> list[Ensemble]:
+        """Return every client's models."""
+        parts = zip(_unstacked(self.extractors, self.clients), _unstacked(self.heads, self.clients), strict=True)
+        return [Ensemble(extractors, heads, self.topology) for extractors, heads in parts]
+
     def map(self, change: Callable[[Tensor], Tensor]) -> "Copies":
         """Apply a function to all tensors."""
         extractors = {name: change(tensor) for name, tensor in self.extractors.items()}
@@ -148,6 +153,15 @@ def rows(params: Params, indices: Sequence[int]) -> Params:
 def stack(models: Sequence[Params]) -> Params:
     """Stack models that have the same names and shapes. Rows of one tensor, in order, are not copied."""
     return {name: _stacked([model[name] for model in models]) for name in models[0]}
+
+
+def _unstacked(params: Params, number: int) -> list[Params]:
+    """Return so many models that are stacked, one by one: views, which `stack` puts together without copying."""
+    found: list[Params] = [{} for _ in range(number)]
+    for name, tensor in params.items():
+        for model, its in zip(found, tensor.unbind(), strict=True):
+            model[name] = its
+    return found
 
 
 def _stacked(tensors: Sequence[Tensor]) -> Tensor:

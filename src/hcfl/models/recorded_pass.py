@@ -63,6 +63,8 @@ class Passes:
         return self.work(parameters, inputs) if mine is None else mine(parameters, inputs)
 
     def _recorded(self, parameters: Parameters, inputs: Tensor) -> RecordedPass:
+        if not any(self.known.values()):  # a pool of memory ends with the last recording that works in it
+            self.memory = Memory({})
         held = {name: tensor.clone() for name, tensor in parameters.items()}
         seen, features = inputs.clone(), inputs.new_empty(0)
 

@@ -26,6 +26,9 @@ from hcfl.tiers.participants import Prototypes
 DIMENSIONS = 32
 """How many principal axes of the class means are looked at, or twice the number of classes, if that is more."""
 
+SPARE, ITERATIONS = 4, 8
+"""Of features more than `SPARE` times as wide as the axes that are wanted, these are found in so many iterations."""
+
 PRIOR = 5.0
 """For how many samples the mean of all clients counts in a group's class mean."""
 
@@ -120,11 +123,27 @@ def principal_axes(means: Tensor, counts: Tensor) -> Tensor:
     weights = counts.unsqueeze(-1)
     centre = (means * weights).sum(dim=(0, 1, 2)) / weights.sum().clamp_min(1)
     rows = ((means - centre) * weights.sqrt()).flatten(0, 2)
-    values, vectors = torch.linalg.eigh(rows.T @ rows)
     wanted = max(DIMENSIONS, 2 * means.shape[2])
-    rank = int((values > values[-1] * 1e-8).sum())
-    leading: Tensor = vectors[:, -max(1, min(wanted, rank)) :]
-    return leading
+    values, vectors = leading_axes(rows.T @ rows, wanted)
+    return vectors[:, values > values[-1] * 1e-8] if values[-1] > 0 else vectors[:, -1:]
+
+
+def leading_axes(scatter: Tensor, wanted: int) -> tuple[Tensor, Tensor]:
+    """Return the largest eigenvalues of a symmetric matrix, ascending, and their eigenvectors in columns.
+
+    Of a wide matrix, all of them take seconds on a GPU. There it is the subspace iteration of Halko, Martinsson & Tropp
+    (2011, algorithm 4.4) that finds the few that are wanted, from a start that is the same in all runs.
+    """
+    size = len(scatter)
+    if size <= SPARE * wanted:
+        values, vectors = torch.linalg.eigh(scatter)
+        return values[-wanted:], vectors[:, -wanted:]
+    start = torch.Generator().manual_seed(0)
+    basis = torch.randn(size, 2 * wanted, generator=start, dtype=scatter.dtype).to(scatter.device)
+    for _ in range(ITERATIONS):
+        basis = torch.linalg.qr(scatter @ basis).Q
+    values, inside = torch.linalg.eigh(basis.T @ scatter @ basis)
+    return values[-wanted:], (basis @ inside)[:, -wanted:]
 
 
 def within_classes(means: Tensor, counts: Tensor) -> Tensor:

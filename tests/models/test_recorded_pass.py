@@ -1,0 +1,56 @@
+"""Passes that a GPU records: which ones are kept, and what memory they share. The graphs here stand for CUDA's."""
+
+import gc
+import weakref
+
+import pytest
+import torch
+
+from hcfl.models import recorded_pass
+from hcfl.models.recorded import Memory
+from hcfl.models.recorded_pass import MOST, Passes
+
+
+class Graph:
+    """A recording, replayed by doing the work again."""
+
+    def __init__(self, work):
+        self.replay = work
+
+
+@pytest.fixture
+def pools(monkeypatch):
+    """The recordings that live in each pool of memory; as with CUDA, one that has lost them all is gone."""
+    living: dict[int, weakref.WeakSet] = {}
+
+    def recording(work, memory: Memory) -> Graph:
+        if memory.pool is not None:
+            assert living[memory.pool], "use_count > 0"
+        memory.pool = len(living) if memory.pool is None else memory.pool
+        graph = Graph(work)
+        living.setdefault(memory.pool, weakref.WeakSet()).add(graph)
+        work()
+        return graph
+
+    monkeypatch.setattr(recorded_pass, "recording", recording)
+    return living
+
+
+def test_a_pass_is_recorded_when_its_shape_comes_again_and_gives_the_same(pools):
+    same = torch.empty(5, 3)  # a graph writes to the same memory in every replay
+    passes = Passes(lambda parameters, inputs: torch.matmul(inputs, parameters["weight"], out=same))
+    parameters = {"weight": torch.arange(6.0).view(2, 3)}
+    for number in range(4):
+        inputs = torch.full((5, 2), float(number))
+        assert torch.equal(passes(parameters, inputs), inputs @ parameters["weight"])
+        gc.collect()
+        assert sum(map(len, pools.values())) == (number > 0)
+
+
+def test_recordings_after_all_others_were_dropped_have_a_new_pool(pools):
+    passes = Passes(lambda parameters, inputs: inputs * parameters["weight"])
+    parameters = {"weight": torch.tensor(2.0)}
+    for size in (1, 1, *range(2, MOST + 4), MOST + 3, 1, 1):
+        passes(parameters, torch.ones(size))
+        gc.collect()
+    assert len(pools) > 1
