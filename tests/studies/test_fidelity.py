@@ -60,7 +60,7 @@ def test_an_interrupted_run_is_shown_with_its_rounds(fidelity, shown):
     interrupted = cells["HCFL++, by contradiction"]
     assert interrupted == "1 of 1 | 180 of 200 | 70.6 | 67.1 | 66.4 | 70.6 | 66.4 | 3.0 | 3.0 | 1.00"
     cells = dict(fidelity.rows(*shown("beta-0.2")))
-    assert cells["FeSEM"].startswith("0 of 1 | – | – [45.3]")
+    assert cells["ICFL (0.98)"].startswith("0 of 1 | – | – [60.58]")
 
 
 def test_the_frontier_joins_the_settings_of_a_method(fidelity, shown):
