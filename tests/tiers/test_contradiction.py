@@ -153,6 +153,19 @@ def test_dissent_is_found_in_parts_that_fit_memory(monkeypatch):
     assert_close(dissents(seen, groups), whole)
 
 
+def test_a_client_that_is_left_alone_joins_the_cluster_that_it_agrees_with():
+    # Clients 0 and 4 are alone; client 0 is of the first concept, nobody is of client 4's.
+    seen = federation([0, 0, 0, 0, 2, 1, 1, 1], noise=0.1, members=[2, 0, 0, 0, 3, 1, 1, 1])
+    (move,) = decide(seen).moves
+    assert (move.client, move.to) == (seen.clients[0], 0)
+    absent = torch.tensor([2, 0, 0, 0, 3, 1, 1, 1, 2])
+    assert decide(replace(seen, everyone=absent)).moves == ()
+    # With one shared class nothing can be said.
+    held = [[True, False, False, False, False], *[[True] * 5] * 7]
+    seen = federation([0, 0, 0, 0, 2, 1, 1, 1], held=held, members=[2, 0, 0, 0, 3, 1, 1, 1])
+    assert decide(seen).moves == ()
+
+
 def test_halves_are_cut_by_the_principal_coordinate():
     distance = torch.tensor([[0.0, 1.0, 0.1, 1.0, 0.1], [1.0, 0.0, 1.0, 0.1, 1.0], [0.1, 1.0, 0.0, 1.0, 0.1]])
     distance = torch.cat([distance, distance[1:2], distance[:1]])

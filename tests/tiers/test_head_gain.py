@@ -204,6 +204,33 @@ def test_a_client_in_the_wrong_cluster_moves_back():
     assert (move.client, move.to) == (seen.clients[5], 0)
 
 
+def test_a_client_that_is_left_alone_joins_the_cluster_that_makes_its_samples_likely():
+    sensors = [0] * 6 + [1] * 6
+    alone = samples(sensors, members=[0] * 5 + [2] + [1] * 6)
+    (move,) = decide(replace(alone, round=11)).moves
+    assert (move.client, move.to) == (alone.clients[5], 0)
+    everyone = torch.tensor([0] * 5 + [2] + [1] * 6 + [2])  # one more client, absent from this round, is in cluster 2
+    assert decide(replace(alone, round=11, everyone=everyone)).moves == ()
+
+
+def test_clients_that_are_alone_do_not_change_places():
+    sensors = [0] * 6 + [1] * 6
+    seen = replace(samples(sensors, members=[0] * 4 + [2, 3] + [1] * 6), round=11)
+    assert {(move.client, move.to) for move in decide(seen).moves} == {(seen.clients[4], 0), (seen.clients[5], 0)}
+    both = replace(samples([0] * 2, members=[0, 1]), round=11)
+    assert decide(both).moves == ()
+
+
+def test_a_client_that_is_like_nobody_stays_alone():
+    draw = torch.Generator().manual_seed(5)
+    seen = samples([0] * 8, members=[0] * 7 + [1])
+    assert seen.prototypes is not None
+    other = 2 * torch.randn(CLASSES, FEATURES, generator=draw)  # its classes look like nothing that others have
+    for part in (seen.prototypes, seen.halves):
+        part.class_means[7] = other[[1, 2, 3, 4, 5, 0]] + 0.1 * torch.randn(CLASSES, FEATURES, generator=draw)
+    assert decide(replace(seen, round=11)).moves == ()
+
+
 def test_without_halves_contradictions_alone_decide():
     seen = replace(samples([0, 1] * 6), halves=None)
     distance, occupied = ConflictDistance().between(seen), torch.ones(1, dtype=torch.bool)

@@ -332,7 +332,7 @@ def _each(models: Copies | None, clients: int, shared: bool = False) -> list[Ens
     """
     if models is None:
         return [None] * clients
-    return models.each() if shared else [_copy(one) for one in models.each()]
+    return [one if shared else _copy(one) for one in models.each()]
 
 
 def _copy(models: Ensemble) -> Ensemble:

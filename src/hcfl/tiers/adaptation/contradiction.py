@@ -32,10 +32,11 @@ class SplitOnContradiction:
     noise and cameras of single clients average out in them, and one outlier is no group. With a poor extractor φ, noise
     can look like a contradiction; a better φ shows that it is none, and the clusters merge again. In rounds without
     split and merge, clients move that contradict their own cluster by ρ more than another one, because E-steps rarely
-    correct single clients that an early split put into the wrong part. There is one split or merge per round; clusters
-    without clients are removed. `rule` says what a split does to weights: with `lean`, members lean towards their part,
-    so later E-steps can overrule the split, while nearly equal heads do not undo it immediately. With `remembers`, a
-    cluster that had clients at the end of a step of time stays without them, because its concept may come back.
+    correct single clients that an early split put into the wrong part. A client that is left alone in its cluster
+    joins the cluster that it contradicts least, if by less than ρ/2, as clusters merge. There is one split or merge per
+    round; clusters without clients are removed. `rule` says what a split does to weights: with `lean`, members lean
+    towards their part, so later E-steps can overrule the split, while nearly equal heads do not undo it immediately.
+    With `remembers`, a cluster that had clients at the end of a step of time stays without them, because its concept may come back.
     """
 
     rho: float = 0.4
@@ -61,7 +62,8 @@ class SplitOnContradiction:
             return Decision(remove=empty, merges=(merge,))
         if split := self.split(participants, directions, distance):
             return Decision((split,), empty)
-        return Decision(remove=empty, moves=self.moves(participants, directions))
+        moves = self.moves(participants, directions) + self._joins(participants, directions)
+        return Decision(remove=empty, moves=moves)
 
     def _merge(self, participants: Participants, directions: Directions) -> MergeDecision | None:
         """Find the two clusters whose participants contradict each other least; they must share classes."""
@@ -100,6 +102,21 @@ class SplitOnContradiction:
         dissent = dissents(directions, inside).cpu()
         least, place = dissent.min(dim=1)
         return moved(participants, clusters[place], dissent[inside.T] - least >= self.rho)
+
+    def _joins(self, participants: Participants, directions: Directions) -> tuple[MoveDecision, ...]:
+        """Find the clusters that clients without company can join; as for merging, both must share two classes."""
+        clusters, inside = members_of(participants)
+        alone = without_company(participants)
+        theirs = directions.pooled(inside).held.to(directions.units)
+        comparable = (directions.held.to(directions.units) @ theirs.T >= 2).cpu() & ~inside[:, alone].any(dim=1)
+        least, place = dissents(directions, inside).cpu().masked_fill(~comparable, torch.inf).min(dim=1)
+        return moved(participants, clusters[place], alone & (least < self.rho / 2))
+
+
+def without_company(participants: Participants) -> Tensor:
+    """Return which participants no other client, present or absent, shares a cluster with, (participants,)."""
+    everyone = participants.members if participants.everyone is None else participants.everyone
+    return torch.bincount(everyone[everyone >= 0])[participants.members] == 1
 
 
 def members_of(participants: Participants) -> tuple[Tensor, Tensor]:

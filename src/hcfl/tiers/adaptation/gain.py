@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from hcfl.errors import InputError
-from hcfl.tiers.adaptation.contradiction import SplitOnContradiction, members_of
+from hcfl.tiers.adaptation.contradiction import SplitOnContradiction, members_of, without_company
 from hcfl.tiers.adaptation.decision import (
     Block,
     Decision,
@@ -72,7 +72,8 @@ class SplitOnGain:
     What was split is merged only on evidence: where the prototypes do not contradict each other by ρ/2, and more of the
     same clients lose than gain by two heads. (While φ learns to see both parts alike, the gain shrinks, and one head is
     no better yet.) In rounds without split and merge, clients move that contradict their cluster, and clients both
-    halves of whose samples another cluster makes more likely, so that E-steps cannot undo a split that still pays.
+    halves of whose samples another cluster makes more likely, so that E-steps cannot undo a split that still pays;
+    so do clients that are left alone in their cluster.
     There is one split or merge per round; clusters without clients are removed. `rule` says what a split does to
     weights. Where clients send no halves, because of noise, `SplitOnContradiction` alone decides.
     """
@@ -119,7 +120,7 @@ class SplitOnGain:
             return Decision((split,) if split else (), empty, memory=memory)
         dissenting = contradiction.moves(participants, directions)
         named = {move.client for move in dissenting}
-        likelier = tuple(move for move in _moves(participants, known, directions) if move.client not in named)
+        likelier = tuple(move for move in self._moves(participants, known, directions) if move.client not in named)
         return Decision(remove=empty, moves=dissenting + likelier, memory=memory)
 
     def threshold(self, look: int, looked_at: int) -> float:
@@ -215,6 +216,27 @@ class SplitOnGain:
                 found, most = MergeDecision(int(clusters[into]), int(clusters[gone]), *numbers), value
         return found
 
+    def _moves(self, participants: Participants, known: Measured, directions: Directions) -> tuple[MoveDecision, ...]:
+        """Find the clients whose samples another cluster makes more likely than their own: both halves must say so.
+
+        None moves to a cluster that it contradicts more than its own, or it would be moved back and forth. A client
+        without company has no cluster to lose: its samples need not be 20 times as likely elsewhere, ρ/2 takes the
+        place of what it contradicts, and only clusters of several clients are asked.
+        """
+        clusters, inside = members_of(participants)
+        alone = without_company(participants)
+        heads, own = Heads.of(known.all, inside), inside.long().argmax(dim=0)
+        scores = torch.stack(
+            [heads.log_likelihood(half) * half.counts.sum(dim=1, keepdim=True) for half in known.halves]
+        )
+        scores = scores.masked_fill(alone.unsqueeze(1) & inside[:, alone].any(dim=1) & ~inside.T, -torch.inf)
+        best = scores.sum(dim=0).argmax(dim=1)
+        here, there = (scores.gather(2, at.expand(2, -1).unsqueeze(2)).squeeze(2) for at in (own, best))
+        likelier = (there > here).all(dim=0) & (alone | ((there - here).sum(dim=0) > ODDS))
+        dissent = dissents(directions, inside).cpu().masked_fill(alone.unsqueeze(1) & inside.T, self.rho / 2)
+        agrees = dissent.gather(1, best.unsqueeze(1)) <= dissent.gather(1, own.unsqueeze(1))
+        return moves(participants, clusters[best], likelier & agrees.squeeze(1))
+
 
 def looks(round_: int) -> int:
     """Return how many rounds have looked at gains, this one included; 0: this one does not.
@@ -235,19 +257,3 @@ def evidence(probability: float) -> float:
 def _same(cut: Tensor, _: ClassMeans) -> Tensor:
     """Propose a cut that is known already."""
     return cut
-
-
-def _moves(participants: Participants, known: Measured, directions: Directions) -> tuple[MoveDecision, ...]:
-    """Find the clients whose samples another cluster makes more likely than their own: both halves must say so.
-
-    None moves to a cluster that it contradicts more than its own, or it would be moved back and forth.
-    """
-    clusters, inside = members_of(participants)
-    heads, own = Heads.of(known.all, inside), inside.long().argmax(dim=0)
-    scores = torch.stack([heads.log_likelihood(half) * half.counts.sum(dim=1, keepdim=True) for half in known.halves])
-    best = scores.sum(dim=0).argmax(dim=1)
-    here, there = (scores.gather(2, at.expand(2, -1).unsqueeze(2)).squeeze(2) for at in (own, best))
-    likelier = ((there > here).all(dim=0)) & ((there - here).sum(dim=0) > ODDS)
-    dissent = dissents(directions, inside).cpu()
-    agrees = dissent.gather(1, best.unsqueeze(1)) <= dissent.gather(1, own.unsqueeze(1))
-    return moves(participants, clusters[best], likelier & agrees.squeeze(1))
