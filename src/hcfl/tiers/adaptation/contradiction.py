@@ -36,7 +36,8 @@ class SplitOnContradiction:
     joins the cluster that it contradicts least, if by less than ρ/2, as clusters merge. There is one split or merge per
     round; clusters without clients are removed. `rule` says what a split does to weights: with `lean`, members lean
     towards their part, so later E-steps can overrule the split, while nearly equal heads do not undo it immediately.
-    With `remembers`, a cluster that had clients at the end of a step of time stays without them, because its concept may come back.
+    With `remembers`, a cluster that had clients at the end of a step of time stays without them, because its concept
+    may come back.
     """
 
     rho: float = 0.4
