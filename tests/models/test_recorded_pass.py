@@ -54,3 +54,19 @@ def test_recordings_after_all_others_were_dropped_have_a_new_pool(pools):
         passes(parameters, torch.ones(size))
         gc.collect()
     assert len(pools) > 1
+
+
+def test_where_a_pass_cannot_be_recorded_it_runs_as_it_is(monkeypatch):
+    def failing(work, memory):
+        work()
+        raise RuntimeError("operation not permitted when stream is capturing\nand more lines")
+
+    monkeypatch.setattr(recorded_pass, "recording", failing)
+    passes = Passes(lambda parameters, inputs: inputs * parameters["weight"])
+    parameters, inputs = {"weight": torch.tensor(2.0)}, torch.ones(3)
+    assert passes(parameters, inputs).tolist() == [2.0, 2.0, 2.0]
+    with pytest.warns(
+        UserWarning, match=r"passes cannot be recorded \(operation not permitted when stream is capturing\); "
+    ):
+        assert passes(parameters, inputs).tolist() == [2.0, 2.0, 2.0]
+    assert [passes(parameters, inputs).tolist() for _ in range(3)] == [[2.0, 2.0, 2.0]] * 3  # and no further warning

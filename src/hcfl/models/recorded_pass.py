@@ -4,6 +4,7 @@ A deep network for small images starts hundreds of short kernels, and the CPU ne
 run them. Rounds look at the same data again and again, so their passes have few shapes.
 """
 
+import warnings
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
@@ -46,6 +47,7 @@ class Passes:
     known: dict[object, RecordedPass | None] = field(default_factory=dict)
     """By shape, the latest last; None: it came once."""
     memory: Memory = field(default_factory=lambda: Memory({}))
+    works: bool = True
 
     def __call__(self, parameters: Parameters, inputs: Tensor) -> Tensor:
         """Run the pass, recorded where its shape has come before."""
@@ -53,14 +55,25 @@ class Passes:
         key = shapes, inputs.shape, inputs.dtype, inputs.device, torch.backends.cuda.matmul.allow_tf32
         again = key in self.known
         mine = self.known.pop(key, None)
-        if again and mine is None:
-            mine = self._recorded(parameters, inputs)
+        if again and mine is None and self.works:
+            mine = self._tried(parameters, inputs)
         elif not again and not self.known:
             kernels.compile_ahead(lambda: self.work(parameters, inputs))
         while len(self.known) >= MOST:
             self.known.pop(next(iter(self.known)))
         self.known[key] = mine
         return self.work(parameters, inputs) if mine is None else mine(parameters, inputs)
+
+    def _tried(self, parameters: Parameters, inputs: Tensor) -> RecordedPass | None:
+        """Record a pass; where that fails, or memory is too short for it, passes run as they are from then on."""
+        try:
+            return self._recorded(parameters, inputs)
+        except RuntimeError as error:
+            reason = str(error).strip().splitlines()[0]
+            warnings.warn(f"passes cannot be recorded ({reason}); going on without, slower", stacklevel=3)
+            self.works = False
+            self.known.clear()
+            return None
 
     def _recorded(self, parameters: Parameters, inputs: Tensor) -> RecordedPass:
         if not any(self.known.values()):  # a pool of memory ends with the last recording that works in it
