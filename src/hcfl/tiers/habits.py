@@ -158,30 +158,50 @@ def told_by_inputs(whole: Prototypes, first: Prototypes, members: Tensor) -> flo
     than class frequencies do, inputs tell nothing.
     """
     means, counts = halves_of(whole, first)
-    axes = principal_axes(means, counts)
-    total = counts.sum(dim=0)
+    axes, total = principal_axes(means, counts), counts.sum(dim=0)
     mine = (means * counts.unsqueeze(3)).sum(dim=0) @ axes / total.clamp_min(1).unsqueeze(2)
     within = within_classes(means @ axes, counts)
     groups = (torch.tensor(sorted(set(members.tolist()))).unsqueeze(1) == members).to(mine)
-    sums, sizes = torch.einsum("gi,icd->gcd", groups, mine * total.unsqueeze(2)), groups @ total
     own = groups.argmax(dim=0)
-    theirs = sizes[own] - total  # of the cluster's other clients, (clients, classes)
-    heads = (sums[own] - mine * total.unsqueeze(2)) / theirs.clamp_min(1).unsqueeze(2)
-    held = (total > 0) & (theirs > 0)
-    between = _spread_between_clients(mine, sums[own] / sizes[own].clamp_min(1).unsqueeze(2), total, within)
+    usual, heads, theirs = _class_means_of_clusters(mine, total, groups)
+    between = _spread_between_clients(mine, usual, total, within)
     white = torch.linalg.inv(torch.linalg.cholesky(within + between)).mT
     noise = draws(len(within)).to(mine) @ (white.mT @ torch.linalg.cholesky(within)).mT
     log_shares = frequencies(total, groups)[torch.arange(len(own)), own].log()
-    points, centres = mine @ white, heads @ white
-    size = max(1, CHUNK // (total.shape[1] ** 2 * len(noise)))
-    told = mine.new_zeros(())
-    for rows in torch.split(torch.arange(len(own)), size):
+    logits = log_shares.masked_fill(theirs == 0, -torch.inf)
+    right = _log_likelihood_by_inputs(mine @ white, heads @ white, noise, logits)
+    held = (total > 0) & (theirs > 0)
+    told = ((right - log_shares) * total)[held].sum() / total[held].sum().clamp_min(1)
+    return max(0.0, float(told))
+
+
+def _class_means_of_clusters(means: Tensor, counts: Tensor, groups: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Return the class means of each client's cluster, the same of its others alone, and the others' class counts.
+
+    From class means (clients, classes, dimensions), counts (clients, classes) and memberships (groups, clients).
+    """
+    own = groups.argmax(dim=0)
+    mine = means * counts.unsqueeze(2)
+    sums, sizes = torch.einsum("gi,icd->gcd", groups, mine)[own], (groups @ counts)[own]
+    others = sizes - counts
+    usual, without = sums / sizes.clamp_min(1).unsqueeze(2), (sums - mine) / others.clamp_min(1).unsqueeze(2)
+    return usual, without, others
+
+
+def _log_likelihood_by_inputs(points: Tensor, heads: Tensor, noise: Tensor, log_shares: Tensor) -> Tensor:
+    """E log p(y|x) of each client's samples of each class by its head, (clients, classes).
+
+    Samples are `noise` around the client's class means in `points`; both and `heads` are in coordinates in which
+    classes spread by 1. `log_shares` (clients, classes) is log p(y), −∞ for classes without a head.
+    """
+    classes = points.shape[1]
+    found = []
+    for rows in torch.split(torch.arange(len(points)), max(1, CHUNK // (classes**2 * len(noise)))):
         samples = (points[rows].unsqueeze(2) + noise).flatten(1, 2)
-        distances = torch.cdist(samples, centres[rows]).square().view(len(rows), -1, len(noise), total.shape[1])
-        logits = (log_shares[rows, None, None] - distances / 2).masked_fill(theirs[rows, None, None] == 0, -torch.inf)
-        right = logits.log_softmax(dim=3).mean(dim=2).diagonal(dim1=1, dim2=2)
-        told = told + ((right - log_shares[rows]) * total[rows])[held[rows]].sum()
-    return max(0.0, float(told / total[held].sum().clamp_min(1)))
+        distances = torch.cdist(samples, heads[rows]).square().view(len(rows), classes, len(noise), classes)
+        logits = log_shares[rows, None, None] - distances / 2
+        found.append(logits.log_softmax(dim=3).mean(dim=2).diagonal(dim1=1, dim2=2))
+    return torch.cat(found)
 
 
 def _spread_between_clients(means: Tensor, usual: Tensor, counts: Tensor, within: Tensor) -> Tensor:
