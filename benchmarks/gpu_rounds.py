@@ -24,7 +24,7 @@ from hcfl.config import from_flat
 from hcfl.core import rounds
 from hcfl.core.setting import Setting
 from hcfl.core.state import RunState
-from hcfl.models.precision import matrix_products
+from hcfl.models.precision import matrix_products, threads
 from hcfl.runs.prepare import Prepared, prepare
 
 CASES: dict[str, tuple[int, dict[str, Any]]] = {
@@ -86,7 +86,7 @@ def main() -> None:
         start = prepared(case, options)
         ready = perf_counter()
         state, seconds = start.state, []
-        with matrix_products(rounded=options.precision != "fp32"):
+        with matrix_products(rounded=options.precision != "fp32"), threads(start.config.threads):
             for _ in range(options.rounds):
                 before = perf_counter()
                 state, _ = rounds.play_round(start.setting, state)

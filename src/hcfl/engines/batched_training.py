@@ -69,9 +69,10 @@ class Rows:
         """Return so many rows; beyond the end, the last one again, which has nothing to do there."""
         wanted = torch.arange(start, start + size)
         rows, beyond = wanted.clamp_max(len(self) - 1), wanted >= len(self)
+        filled_up = bool(beyond.any())
 
         def pick(tensor: Tensor) -> Tensor:
-            return tensor[rows.to(tensor.device)] if beyond.any() else tensor[start : start + size]
+            return tensor[rows.to(tensor.device)] if filled_up else tensor[start : start + size]
 
         batches = Batches(pick(self.batches.index), pick(self.batches.sizes).masked_fill(beyond.unsqueeze(1), 0))
         velocity = None if self.velocity is None else self.velocity.map(pick)
