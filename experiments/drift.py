@@ -236,7 +236,8 @@ SPREAD = ("prequential_mean", "val_step_mean")
 def table(found: dict[str, list[Row]]) -> list[str]:
     """Return a table of the mean ± standard deviation over seeds, a row for each method."""
     lines = [f"| method | {' | '.join(COLUMNS)} |", "|---" * (len(COLUMNS) + 1) + "|"]
-    base = mean(row["bytes_up"] + row["bytes_down"] for row in found["fedavg"])
+    fedavg = found.get("fedavg")
+    base = mean(row["bytes_up"] + row["bytes_down"] for row in fedavg) if fedavg else None
     for name, rows in found.items():
         cells = []
         for key, factor, digits in COLUMNS.values():
@@ -247,9 +248,9 @@ def table(found: dict[str, list[Row]]) -> list[str]:
     return lines
 
 
-def _value(row: Row, key: str, base: float) -> float | None:
+def _value(row: Row, key: str, base: float | None) -> float | None:
     if key == "bytes":
-        return float(row["bytes_up"] + row["bytes_down"]) / base
+        return None if base is None else float(row["bytes_up"] + row["bytes_down"]) / base
     if key == "missed":
         return row["concept_changes_missed"] / row["concept_changes"] if row["concept_changes"] else None
     value: float | None = row[key]
