@@ -160,6 +160,8 @@ def test_a_client_that_is_left_alone_joins_the_cluster_that_it_agrees_with():
     assert (move.client, move.to) == (seen.clients[0], 0)
     absent = torch.tensor([2, 0, 0, 0, 3, 1, 1, 1, 2])
     assert decide(replace(seen, everyone=absent)).moves == ()
+    # Two that are alone and agree would change places.
+    assert decide(federation([2, 2, 1, 1, 1], members=[0, 1, 2, 2, 2])).moves == ()
     # With one shared class nothing can be said.
     held = [[True, False, False, False, False], *[[True] * 5] * 7]
     seen = federation([0, 0, 0, 0, 2, 1, 1, 1], held=held, members=[2, 0, 0, 0, 3, 1, 1, 1])

@@ -12,6 +12,7 @@ from hcfl.errors import InputError
 from hcfl.tiers import ConflictDistance, Decision, Participants, SplitOnContradiction, SplitOnGain
 from hcfl.tiers.adaptation.gain import looks
 from hcfl.tiers.client_segments import Segments
+from hcfl.tiers.conflict import Directions, dissents
 from hcfl.tiers.cuts import SOURCES
 from hcfl.tiers.distance import half_prototypes, prototypes
 from hcfl.tiers.head_gain import (
@@ -229,6 +230,18 @@ def test_a_client_that_is_like_nobody_stays_alone():
     for part in (seen.prototypes, seen.halves):
         part.class_means[7] = other[[1, 2, 3, 4, 5, 0]] + 0.1 * torch.randn(CLASSES, FEATURES, generator=draw)
     assert decide(replace(seen, round=11)).moves == ()
+
+
+def test_a_client_stays_alone_that_contradicts_the_cluster_which_makes_its_samples_likely():
+    seen = samples([0] * 6 + [1] * 6, members=[0] * 5 + [2] + [1] * 6)
+    for part in (seen.prototypes, seen.halves):
+        part.class_means[:, 5] = part.class_means[:, 4]
+        part.class_means[:, 5, 0] += 0.1  # two classes are much alike, and it swaps them: hardly a loss of likelihood
+        part.class_means[5, [4, 5]] = part.class_means[5, [5, 4]]
+    dissent = float(dissents(Directions.of(seen.prototypes), seen.members == torch.arange(3).unsqueeze(1))[5, 0])
+    assert decide(replace(seen, round=11), rho=1.8 * dissent).moves == ()
+    (move,) = decide(replace(seen, round=11), rho=2.2 * dissent).moves
+    assert (move.client, move.to) == (seen.clients[5], 0)
 
 
 def test_without_halves_contradictions_alone_decide():
