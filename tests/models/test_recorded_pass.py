@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from hcfl.models import recorded_pass
-from hcfl.models.recorded import Memory
+from hcfl.models.recorded import Memory, convolutions_searched
 from hcfl.models.recorded_pass import MOST, Passes
 
 
@@ -70,3 +70,11 @@ def test_where_a_pass_cannot_be_recorded_it_runs_as_it_is(monkeypatch):
     ):
         assert passes(parameters, inputs).tolist() == [2.0, 2.0, 2.0]
     assert [passes(parameters, inputs).tolist() for _ in range(3)] == [[2.0, 2.0, 2.0]] * 3  # and no further warning
+
+
+def test_cudnn_searches_its_kernels_only_before_a_recording():
+    before = torch.backends.cudnn.benchmark
+    with pytest.raises(RuntimeError, match="out of memory"), convolutions_searched():
+        assert torch.backends.cudnn.benchmark
+        raise RuntimeError("out of memory")
+    assert torch.backends.cudnn.benchmark == before

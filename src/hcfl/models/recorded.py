@@ -1,7 +1,8 @@
 """Work on a GPU as CUDA graphs: recorded once for each shape, then replayed without any work of the CPU."""
 
 import warnings
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -56,7 +57,7 @@ def recording(work: Callable[[], object], memory: Memory) -> torch.cuda.CUDAGrap
     """Record work that always reads and writes the same memory."""
     aside = torch.cuda.Stream()  # type: ignore[no-untyped-call]
     aside.wait_stream(torch.cuda.current_stream())
-    with torch.cuda.stream(aside):
+    with torch.cuda.stream(aside), convolutions_searched():
         kernels.compile_ahead(work)
         for _ in range(2):  # libraries find their algorithms outside the recording
             work()
@@ -66,6 +67,21 @@ def recording(work: Callable[[], object], memory: Memory) -> torch.cuda.CUDAGrap
         work()
     memory.pool = memory.pool or graph.pool()
     return graph
+
+
+@contextmanager
+def convolutions_searched() -> Iterator[None]:
+    """Let cuDNN measure which of its kernels are fastest, for convolutions that are not ours; then as before.
+
+    Convolutions of many clients are one with a group for each. What cuDNN chooses for these without a measurement can
+    be a kernel that runs one group after another.
+    """
+    before = torch.backends.cudnn.benchmark
+    torch.backends.cudnn.benchmark = True
+    try:
+        yield
+    finally:
+        torch.backends.cudnn.benchmark = before
 
 
 @dataclass
