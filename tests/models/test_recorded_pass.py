@@ -73,8 +73,14 @@ def test_where_a_pass_cannot_be_recorded_it_runs_as_it_is(monkeypatch):
 
 
 def test_cudnn_searches_its_kernels_only_before_a_recording():
-    before = torch.backends.cudnn.benchmark
-    with pytest.raises(RuntimeError, match="out of memory"), convolutions_searched():
-        assert torch.backends.cudnn.benchmark
-        raise RuntimeError("out of memory")
+    before, found = torch.backends.cudnn.benchmark, []
+
+    def out_of_memory():
+        with convolutions_searched():
+            found.append(torch.backends.cudnn.benchmark)
+            raise RuntimeError("out of memory")
+
+    with pytest.raises(RuntimeError, match="out of memory"):
+        out_of_memory()
+    assert found == [True]
     assert torch.backends.cudnn.benchmark == before
