@@ -3,6 +3,7 @@
 from dataclasses import replace
 
 import numpy as np
+import torch
 from torch.testing import assert_close
 
 from hcfl.config import AdmissionConfig, Config, TrainingConfig
@@ -14,7 +15,9 @@ from hcfl.core.sgd import LocalSGD
 from hcfl.engines import Sequential
 from hcfl.models import MODELS
 from hcfl.models.ensemble import initialise
-from hcfl.tiers import Assigned
+from hcfl.tiers import Assigned, Participants
+from hcfl.tiers.client_segments import Segments
+from hcfl.tiers.distance import half_prototypes, prototypes
 
 
 def blobs(classes: int = 4, per_class: int = 120, features: int = 8, seed: int = 0):
@@ -24,6 +27,19 @@ def blobs(classes: int = 4, per_class: int = 120, features: int = 8, seed: int =
     y = np.repeat(np.arange(classes), per_class)
     x = centres[y] + generator.normal(size=(len(y), features))
     return x.astype(np.float32), y
+
+
+def with_halves(features, labels, classes, clients, members=None) -> Participants:
+    """Clients 1, 4, 7, … in round 1, with equally many samples: prototypes of all of them and of first halves."""
+    segments = Segments((len(labels) // clients,) * clients)
+    return Participants(
+        clients=tuple(3 * client + 1 for client in range(clients)),
+        members=torch.tensor(members or [0] * clients),
+        weights=torch.ones(clients),
+        prototypes=prototypes(features, labels, classes, segments),
+        halves=half_prototypes(features, labels, classes, segments),
+        round=1,
+    )
 
 
 def start(federation, method, seed=0):

@@ -14,8 +14,6 @@ from hcfl.methods import build
 from hcfl.models.ensemble import Ensemble
 from hcfl.runs.checkpoint import load
 from hcfl.tiers import ConflictDistance, Decision, Participants, SplitDecision, SplitOnGain
-from hcfl.tiers.client_segments import Segments
-from hcfl.tiers.distance import half_prototypes, prototypes
 from hcfl.tiers.habits import (
     HABITS,
     INPUTS,
@@ -27,6 +25,7 @@ from hcfl.tiers.habits import (
 )
 from hcfl.tiers.head_gain import chance
 from hcfl.tiers.many_participants import extended
+from helpers import with_halves
 
 CLASSES, FEATURES = 4, 6
 
@@ -41,15 +40,7 @@ def answers(mixes, seed=0, each=40, told=0.0, members=None) -> Participants:
     centres = told * torch.randn(CLASSES, FEATURES, generator=draw)
     labels = torch.multinomial(torch.tensor(mixes), each, replacement=True, generator=draw).flatten()
     values = centres[labels] + torch.randn(len(labels), FEATURES, generator=draw)
-    segments = Segments((each,) * len(mixes))
-    return Participants(
-        clients=tuple(3 * client + 1 for client in range(len(mixes))),
-        members=torch.tensor(members or [0] * len(mixes)),
-        weights=torch.ones(len(mixes)),
-        prototypes=prototypes(values, labels, CLASSES, segments),
-        halves=half_prototypes(values, labels, CLASSES, segments),
-        round=1,
-    )
+    return with_halves(values, labels, CLASSES, len(mixes), members)
 
 
 def counts(mixes, seed=0, each=40):

@@ -14,7 +14,7 @@ from hcfl.tiers.adaptation.gain import looks
 from hcfl.tiers.client_segments import Segments
 from hcfl.tiers.conflict import Directions, dissents
 from hcfl.tiers.cuts import SOURCES
-from hcfl.tiers.distance import half_prototypes, prototypes
+from hcfl.tiers.distance import half_prototypes
 from hcfl.tiers.head_gain import (
     ClassMeans,
     Heads,
@@ -27,6 +27,7 @@ from hcfl.tiers.head_gain import (
     principal_axes,
     serves_both,
 )
+from helpers import with_halves
 
 CLASSES, FEATURES = 6, 12
 
@@ -44,15 +45,7 @@ def samples(sensors, seed=0, each=60, held=None, cameras=0.0, members=None) -> P
         seen = seen * (1 + cameras * torch.rand(1, generator=draw)) + cameras * torch.randn(FEATURES, generator=draw)
         labels.append(mine)
         features.append(seen)
-    segments, values, names = Segments((each,) * len(sensors)), torch.cat(features), torch.cat(labels)
-    return Participants(
-        clients=tuple(3 * client + 1 for client in range(len(sensors))),
-        members=torch.tensor(members or [0] * len(sensors)),
-        weights=torch.ones(len(sensors)),
-        prototypes=prototypes(values, names, CLASSES, segments),
-        halves=half_prototypes(values, names, CLASSES, segments),
-        round=1,
-    )
+    return with_halves(torch.cat(features), torch.cat(labels), CLASSES, len(sensors), members)
 
 
 def known(seen: Participants):
@@ -257,15 +250,8 @@ def numbers(slopes, seed=0, each=24, noise=1.0) -> Participants:
     answers = (inputs * torch.tensor(slopes).unsqueeze(1)).sum(dim=2)
     answers = answers + noise * torch.randn(len(slopes), each, generator=draw)
     edges = answers.flatten().quantile(torch.linspace(0, 1, 6)[1:-1])
-    segments, bins = Segments((each,) * len(slopes)), torch.bucketize(answers.flatten(), edges)
-    return Participants(
-        clients=tuple(range(len(slopes))),
-        members=torch.zeros(len(slopes), dtype=torch.long),
-        weights=torch.ones(len(slopes)),
-        prototypes=prototypes(inputs.flatten(0, 1), bins, 5, segments),
-        halves=half_prototypes(inputs.flatten(0, 1), bins, 5, segments),
-        round=1,
-    )
+    bins = torch.bucketize(answers.flatten(), edges)
+    return with_halves(inputs.flatten(0, 1), bins, 5, len(slopes))
 
 
 def test_a_contradiction_must_repeat_in_samples_that_did_not_propose_it():
@@ -276,7 +262,7 @@ def test_a_contradiction_must_repeat_in_samples_that_did_not_propose_it():
     assert not any(decide(seen).splits for seen in weak)
     slope = [2.0, 0.0, 0.0, 0.0]
     (split,) = decide(numbers([slope] * 3 + [[-2.0, 0.0, 0.0, 0.0]] * 3, noise=0.1)).splits
-    assert {frozenset(split.first), frozenset(split.second)} == {frozenset({0, 1, 2}), frozenset({3, 4, 5})}
+    assert {frozenset(split.first), frozenset(split.second)} == {frozenset({1, 4, 7}), frozenset({10, 13, 16})}
     late = replace(numbers([slope] * 3 + [[-2.0, 0.0, 0.0, 0.0]] * 3, each=5, noise=0.1), round=10**6)
     assert not decide(late).splits, "few samples late in a run are no evidence"
 

@@ -131,8 +131,8 @@ def principal_axes(means: Tensor, counts: Tensor) -> Tensor:
 def leading_axes(scatter: Tensor, wanted: int) -> tuple[Tensor, Tensor]:
     """Return the largest eigenvalues of a symmetric matrix, ascending, and their eigenvectors in columns.
 
-    Of a wide matrix, all of them take seconds on a GPU. There it is the subspace iteration of Halko, Martinsson & Tropp
-    (2011, algorithm 4.4) that finds the few that are wanted, from a start that is the same in all runs.
+    Of a wide matrix, all of them take several times as long as the few that are wanted. These are then found by the
+    subspace iteration of Halko, Martinsson & Tropp (2011, algorithm 4.4), from a start that is the same in all runs.
     """
     size = len(scatter)
     if size <= SPARE * wanted:
