@@ -71,6 +71,17 @@ def apart(seen: Participants) -> Participants:
     return replace(seen, memory={HABITS: torch.tensor(1.0), INPUTS: torch.tensor(0.0)})
 
 
+def test_what_inputs_tell_does_not_depend_on_where_their_origin_is():
+    seen = answers([USUAL] * 4, told=1.0, members=[0, 0, 1, 1])
+    moved = replace(
+        seen,
+        prototypes=replace(seen.prototypes, class_means=seen.prototypes.class_means + 50.0),
+        halves=replace(seen.halves, class_means=seen.halves.class_means + 50.0),
+    )
+    assert told(seen) > 0.3
+    assert told(moved) == pytest.approx(told(seen), rel=1e-3)
+
+
 def test_frequencies_come_from_other_clients_and_a_prior():
     seen = torch.tensor([[10.0, 0.0], [0.0, 10.0], [20.0, 20.0]])
     found = frequencies(seen, torch.tensor([[True, True, False], [False, False, True]]))
